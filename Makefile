@@ -1,0 +1,126 @@
+# Cairn's one build file. Targets: all check api-check fuzz cov lint layers format man install clean.
+# Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
+# `make FAULTS=1 faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
+
+CC ?= gcc
+PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
+VARIANT := $(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(COV),-cov)$(if $(FUZZ),-fuzz)$(if $(FAULTS),-faults)
+comma := ,
+B ?= build$(if $(VARIANT),/variant$(VARIANT))
+
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla \
+        -Wformat=2 -Wwrite-strings $(if $(WERROR),-Werror)
+HARDEN := $(if $(SAN)$(FUZZ),,-D_FORTIFY_SOURCE=2) -fstack-protector-strong -fvisibility=hidden -fPIE
+OPT := $(if $(COV),-O0,-O2)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined) \
+            $(if $(COV),--coverage) $(if $(FUZZ),-fsanitize=fuzzer-no-link,address,undefined)
+CFLAGS += -std=gnu11 -g $(OPT) -ffp-contract=off $(WARN) $(HARDEN) $(SANFLAGS) -pthread -MMD -MP \
+          -D_GNU_SOURCE -Isrc -I$(B)/gen $(if $(FAULTS),-DCAIRN_FAULTS) $(PKG_CFLAGS)
+LDFLAGS += -pie -Wl,-z,relro,-z,now $(SANFLAGS) -pthread
+LDLIBS := $(shell pkg-config --libs $(PKGS)) -lm
+
+# The rooms, lowest level first. A folder includes only folders left of it ("make layers").
+ROOMS := base kernels tensor db http text model store generate engine service api cli daemon
+LIBS := $(foreach r,$(ROOMS),$(B)/lib$(r).a)
+src_of = $(wildcard src/$(1)/*.c src/$(1)/*/*.c)
+obj_of = $(patsubst src/%.c,$(B)/obj/%.o,$(call src_of,$(1)))
+# Archives a room may link with, itself first: static archives resolve left to right.
+reverse = $(if $(1),$(call reverse,$(wordlist 2,99,$(1))) $(firstword $(1)))
+upto = $(if $(filter $(1),$(firstword $(2))),$(1),$(firstword $(2)) $(call upto,$(1),$(wordlist 2,99,$(2))))
+libs_for = $(foreach r,$(call reverse,$(call upto,$(1),$(ROOMS))),$(B)/lib$(r).a)
+
+all: $(B)/cairn
+
+$(B)/cairn: $(B)/obj/main.o $(call reverse,$(LIBS))
+	$(CC) $(LDFLAGS) -o $@ $(B)/obj/main.o -Wl,--start-group $(LIBS) -Wl,--end-group $(LDLIBS)
+
+faults:
+	$(MAKE) FAULTS=1 build/variant-faults/cairn
+	cp build/variant-faults/cairn build/cairn-faults
+
+define room_rule
+$(B)/lib$(1).a: $(call obj_of,$(1))
+	@rm -f $$@
+	ar rcs $$@ $$^
+endef
+$(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
+
+# A kernel's suffix names the instructions it may use; dispatch.c asks the CPU before it calls one.
+$(B)/obj/kernels/%_avx2.o: KFLAGS := -mavx2 -mfma -mf16c
+$(B)/obj/kernels/%_avx512.o: KFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+$(B)/obj/kernels/%_bf16.o: KFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma
+$(B)/obj/kernels/%.o: OPT := $(if $(COV),-O0,-O3)
+
+$(B)/obj/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(KFLAGS) -c -o $@ $<
+
+# ---- generated: the manifest schema, embedded in the binary ----
+$(B)/gen/manifest_schema.inc: docs/schemas/checkpoint-manifest-v1.json
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+$(B)/obj/store/schema.o: $(B)/gen/manifest_schema.inc
+$(B)/gen/chat_worker.inc: src/text/chat_worker.py
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+$(B)/obj/text/chat_template.o: $(B)/gen/chat_worker.inc
+
+# ---- tests: tests/unit/<room>/test_<module>.c links its room and the rooms below ----
+TESTS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/*/test_*.c))
+tests: $(TESTS)
+
+.SECONDEXPANSION:
+$(B)/tests/%: tests/unit/%.c $$(call libs_for,$$(firstword $$(subst /, ,$$*)))
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -Itests/unit $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+	    -lcmocka $(LDLIBS)
+
+# Every test program, at most TEST_SECONDS each; prints one line a program and the cmocka output of failures.
+TEST_SECONDS ?= 300
+check: $(TESTS)
+	@sh scripts/run_unit.sh $(TEST_SECONDS) $(TESTS)
+
+# ---- benches: bench/bench_*.c link everything ----
+BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/bench_*.c))
+benches: $(BENCHES)
+$(B)/bench/%: bench/%.c $(LIBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(LIBS) -Wl,--end-group $(LDLIBS)
+
+# ---- fuzz: clang's libFuzzer, a kept corpus in tests/fuzz/corpus/<target> ----
+FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(B)/fuzz/%: tests/fuzz/%.c $(LIBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -o $@ $< \
+	    -Wl,--start-group $(LIBS) -Wl,--end-group $(LDLIBS)
+fuzzers: $(FUZZERS)
+FUZZ_SECONDS ?= 10
+fuzz:
+	$(MAKE) FUZZ=1 CC=clang fuzzers
+	@sh scripts/run_fuzz.sh build/variant-fuzz/fuzz $(FUZZ_SECONDS)
+
+# ---- hygiene ----
+layers:
+	@sh scripts/layers.sh $(ROOMS)
+lint:
+	@sh scripts/lint.sh
+format:
+	clang-format -i $$(git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
+cov:
+	$(MAKE) COV=1 check
+	@sh scripts/cov.sh build/variant-cov
+man:
+	@for m in man/*.[158]; do mandoc -T lint -W warning $$m || exit 1; done
+
+PREFIX ?= /usr/local
+install: all
+	install -D -m 755 $(B)/cairn $(DESTDIR)$(PREFIX)/bin/cairn
+	for m in man/*.[158]; do s=$${m##*.}; install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$$s/$${m#man/}; done
+
+clean:
+	rm -rf build
+
+.PHONY: all faults tests check benches fuzzers fuzz layers lint format cov man install clean
+.SECONDARY:
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

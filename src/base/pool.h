@@ -1,0 +1,37 @@
+/* base/pool.h - pinned worker threads that run one parallel loop at a time, and lend a core.
+ *
+ * The thread that calls pool_run is worker 0 and computes too; only one thread (the engine thread, or
+ * a test) may call pool_run on a pool. Workers are pinned to the CPUs of sched_getaffinity, spin for a
+ * short while between two loops and then sleep on a futex, so an idle server uses no CPU. Worker 0 is
+ * pinned by pool_adopt, called once by that thread.
+ *
+ * Lending: background work (hash, copy, zstd) never competes with a worker. pool_borrow waits until no
+ * loop is running on the highest worker, parks it, pins the calling thread to its CPU and returns true;
+ * loops then run on the other workers until pool_give_back. With one worker, or when a core is already lent,
+ * it returns false at once and the caller goes on unpinned. */
+#ifndef BASE_POOL_H
+#define BASE_POOL_H
+
+#include <stdbool.h>
+
+struct pool;
+struct err;
+
+/* n_threads <= 0: the CPUs this process may use (affinity and control-group quota). Owned. */
+struct pool *pool_new(int n_threads, struct err *e);
+void pool_free(struct pool *p); /* NULL is allowed; no loop may be running */
+void pool_adopt(struct pool *p);
+int pool_workers(const struct pool *p);
+
+/* Calls fn(arg, item, worker) once for every item in [0, n_items), items handed out in rising order to
+ * whichever worker is free; returns when all are done. `worker` is in [0, pool_workers) and may index
+ * scratch memory. */
+typedef void pool_fn(void *arg, int item, int worker);
+void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items);
+
+bool pool_borrow(struct pool *p);
+void pool_give_back(struct pool *p);
+
+/* Copies n bytes with every worker (pool_run's thread rule). */
+void pool_memcpy(struct pool *p, void *to, const void *from, unsigned long n);
+#endif
