@@ -4,9 +4,9 @@
 
 CC ?= gcc
 PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp
+comma := ,
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
 VARIANT := $(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(COV),-cov)$(if $(FUZZ),-fuzz)$(if $(FAULTS),-faults)
-comma := ,
 B ?= build$(if $(VARIANT),/variant$(VARIANT))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla \
@@ -14,7 +14,7 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-protot
 HARDEN := $(if $(SAN)$(FUZZ),,-D_FORTIFY_SOURCE=2) -fstack-protector-strong -fvisibility=hidden -fPIE
 OPT := $(if $(COV),-O0,-O2)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined) \
-            $(if $(COV),--coverage) $(if $(FUZZ),-fsanitize=fuzzer-no-link,address,undefined)
+            $(if $(COV),--coverage) $(if $(FUZZ),-fsanitize=fuzzer-no-link$(comma)address$(comma)undefined)
 CFLAGS += -std=gnu11 -g $(OPT) -ffp-contract=off $(WARN) $(HARDEN) $(SANFLAGS) -pthread -MMD -MP \
           -D_GNU_SOURCE -Isrc -I$(B)/gen $(if $(FAULTS),-DCAIRN_FAULTS) $(PKG_CFLAGS)
 LDFLAGS += -pie -Wl,-z,relro,-z,now $(SANFLAGS) -pthread
