@@ -1,0 +1,171 @@
+/* engine/engine.h - the one thread that owns weights, batches and caches.
+ *
+ * Every change is a message handled between two steps. engine_call runs a function there and waits for it;
+ * inside that function (and inside on_event and tick) the calls marked [engine] are allowed, and no other
+ * thread may make them. Generation requests are submitted from any thread and report by events from the
+ * engine thread; a handler must not block.
+ *
+ * Admission: a request waits until a slot is free and the gate is open, then pins the resident image and the
+ * served record of that moment (its weight epoch) until it ends. If the load counter changed since the
+ * request was resolved (spec->load_counter), it ends with GEN_RESOLVE_AGAIN before it starts. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct engine;
+struct err;
+struct image;
+struct kernels;
+struct pool;
+struct served;
+
+struct engine_config {
+    int n_threads;                 /* <= 0: all CPUs of this process */
+    const struct kernels *kernels; /* borrowed, static */
+    int max_running;               /* requests that hold a slot */
+    int max_waiting;               /* requests waiting or held; beyond: ERR_SPACE from engine_submit */
+    size_t kv_bytes;               /* 0: a quarter of the memory that is free after the first load */
+    int max_images;                /* images of the resident alive at once (default 3) */
+    int64_t hold_timeout_ms;       /* longest wait of a held request */
+};
+
+struct engine *engine_start(const struct engine_config *c, struct err *e);
+void engine_stop(struct engine *en); /* ends every request with GEN_STOPPED; joins the thread */
+struct pool *engine_pool(struct engine *en);
+const struct kernels *engine_kernels(const struct engine *en);
+
+/* ---- messages ---- */
+typedef void engine_fn(struct engine *en, void *arg);
+void engine_call(struct engine *en, engine_fn *fn, void *arg);
+
+/* Called on the engine thread between steps and when a deadline it returned (monotonic ns, 0: none) passes. */
+typedef int64_t engine_tick_fn(struct engine *en, void *arg);
+void engine_set_tick(struct engine *en, engine_tick_fn *fn, void *arg);
+
+/* ---- [engine] the resident ---- */
+struct image *engine_resident(struct engine *en);   /* borrowed, or NULL */
+struct served *engine_served(struct engine *en);    /* borrowed, or NULL */
+/* Swaps the resident between two steps; running requests end on their own image. Both consumed; both NULL:
+ * no resident. */
+void engine_set_resident(struct engine *en, struct image *im, struct served *s);
+void engine_set_served(struct engine *en, struct served *s); /* consumed: rename or count; same image */
+
+enum engine_gate {
+    GATE_OPEN,
+    GATE_HOLD,   /* newcomers wait (quiesced, writing, draining) */
+    GATE_REFUSE, /* torn: waiting requests end with GEN_TORN at once, and so does every newcomer */
+};
+void engine_set_gate(struct engine *en, enum engine_gate g);
+int engine_running(struct engine *en); /* requests that hold a slot */
+int engine_waiting(struct engine *en); /* waiting or held */
+/* Images of earlier residents that running requests still hold. */
+int engine_old_images(struct engine *en);
+
+/* ---- any thread ---- */
+/* Waits until no request holds a slot (the gate is GATE_HOLD). false: timeout. */
+bool engine_wait_drained(struct engine *en, int64_t timeout_ms);
+/* Waits until at most `n` old images are alive. */
+bool engine_wait_images(struct engine *en, int n, int64_t timeout_ms);
+
+/* One counted reference to the served record and image of this moment, NULL when there is no resident. Never asks the
+ * engine thread. */
+struct served *engine_peek_served(struct engine *en);
+struct image *engine_peek_image(struct engine *en);
+
+struct engine_stats {
+    int running, waiting, max_running, max_waiting;
+    double median_slot_ms; /* of the last 50 requests; < 0 below 3 samples */
+    uint64_t prompt_tokens, generated_tokens, steps;
+    size_t kv_bytes, kv_used;
+    int images_alive;
+};
+void engine_get_stats(struct engine *en, struct engine_stats *out);
+
+/* ---- generation ---- */
+enum { GEN_TOP_MAX = 20, GEN_STOP_IDS_MAX = 32 };
+
+struct gen_bias {
+    int32_t token;
+    float bias;
+};
+
+struct gen_prompt {
+    const int32_t *tokens; /* borrowed during engine_submit */
+    int n;                 /* at least 1 */
+    uint32_t sample_index; /* keys the random stream together with the seed */
+};
+
+enum gen_event_kind {
+    GEN_ADMITTED,      /* served is set: the name, header and image of this request */
+    GEN_PROMPT_TOKEN,  /* one scored prompt position (prompt_logprobs): token, logprob, top; first: no logprob */
+    GEN_TOKEN,         /* one generated token, the end token included */
+    GEN_SEQUENCE_DONE, /* reason says why */
+    GEN_DONE,          /* every sequence is done; last event */
+    /* failures; each is the last event */
+    GEN_RESOLVE_AGAIN, /* weights were loaded since the name was resolved */
+    GEN_TORN,
+    GEN_HOLD_TIMEOUT,
+    GEN_CANCELLED,
+    GEN_NO_MEMORY,  /* KV memory cannot hold this request */
+    GEN_NON_FINITE, /* logits hold NaN or +inf */
+    GEN_NO_MODEL,
+    GEN_STOPPED, /* the server stops */
+};
+
+enum gen_reason { GEN_STOP_ID, GEN_LENGTH, GEN_CUT /* engine_cut */ };
+
+struct gen_top {
+    int32_t token;
+    float logprob;
+};
+
+struct gen_event {
+    enum gen_event_kind kind;
+    int sequence;            /* index into spec->prompts */
+    int32_t token;
+    bool has_logprob;
+    float logprob;           /* natural log, model's own distribution (temperature 1, before bias, penalties) */
+    int n_top;
+    const struct gen_top *top; /* borrowed during the call, best first */
+    enum gen_reason reason;
+    struct served *served;     /* GEN_ADMITTED: borrowed */
+    struct image *image;       /* GEN_ADMITTED: borrowed */
+};
+
+struct gen;
+typedef void gen_event_fn(void *arg, const struct gen_event *ev);
+
+struct gen_spec {
+    const struct gen_prompt *prompts; /* copied */
+    int n_prompts;                    /* sequences of this request; they share one slot */
+    int max_tokens;                   /* 0: only score the prompt */
+    float temperature;                /* 0: greedy */
+    float top_p;                      /* 1: off */
+    int top_k;                        /* 0: off */
+    float min_p;                      /* 0: off */
+    float frequency_penalty, presence_penalty, repetition_penalty; /* 0, 0, 1: off */
+    uint64_t seed;
+    const struct gen_bias *bias; /* copied */
+    int n_bias;
+    const int32_t *allowed; /* copied; NULL: every token */
+    int n_allowed;
+    int32_t stop_ids[GEN_STOP_IDS_MAX]; /* end tokens */
+    int n_stop_ids;
+    int top_logprobs;     /* -1: no logprobs; 0..GEN_TOP_MAX alternatives */
+    bool prompt_logprobs; /* GEN_PROMPT_TOKEN events, top_logprobs alternatives each */
+    uint64_t load_counter;
+    gen_event_fn *on_event; /* engine thread */
+    void *arg;
+};
+
+/* Queues the request. NULL with ERR_SPACE: the queue is full; ERR_NOMEM; ERR_ARG: a token outside the vocabulary.
+ * The handle stays valid until gen_free, which may be called after the last event. */
+struct gen *engine_submit(struct engine *en, const struct gen_spec *spec, struct err *e);
+void gen_cancel(struct gen *g);                /* any thread: looked at once per token */
+void gen_cut_sequence(struct gen *g, int sequence); /* any thread: a stop string was found; ends with GEN_CUT */
+void gen_free(struct gen *g);
+#endif
