@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "tensor/dtype.h"
 
 struct err;
@@ -43,8 +44,6 @@ struct st_meta {
     size_t key_len, value_len;
 };
 
-struct st_chunk;
-
 struct st_index {
     struct st_tensor *tensors; /* n of them, in byte order of their names */
     size_t n;
@@ -55,8 +54,8 @@ struct st_index {
     size_t data_bytes;
     char
         *header; /* the file's first data_start bytes as they were read; NULL for a planned index */
-    bool canonical;          /* the header is byte for byte the one st_index_plan makes */
-    struct st_chunk *chunks; /* memory of names and shapes */
+    bool canonical;   /* the header is byte for byte the one st_index_plan makes */
+    struct arena mem; /* names and shapes */
 };
 
 /* Reads and checks the header of the regular file `fd` (borrowed; its offset does not move). -1
