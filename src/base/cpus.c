@@ -1,0 +1,124 @@
+#include "base/cpus.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cpus_allowed(int ids[CPUS_MAX])
+{
+    cpu_set_t set;
+    int n = 0;
+
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (size_t i = 0; i < CPU_SETSIZE && n < CPUS_MAX; i++)
+            if (CPU_ISSET(i, &set))
+                ids[n++] = (int)i;
+    if (n == 0)
+        ids[n++] = 0;
+    return n;
+}
+
+/* Reads the first line of a small file; false when there is none. */
+static bool read_line(const char *path, char *line, int size)
+{
+    FILE *f = fopen(path, "re");
+    bool ok = f && fgets(line, size, f);
+
+    if (f)
+        fclose(f);
+    return ok;
+}
+
+/* The path of this process inside the hierarchy that `controllers` names ("" for version 2). */
+static bool group_path(const char *controllers, char *path, size_t size)
+{
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    char line[512];
+    bool found = false;
+
+    if (!f)
+        return false;
+    while (!found && fgets(line, sizeof line, f)) {
+        char *names = strchr(line, ':');
+        char *where = names ? strchr(names + 1, ':') : NULL;
+
+        if (!where)
+            continue;
+        *where++ = 0;
+        where[strcspn(where, "\n")] = 0;
+        found = *controllers ? strstr(names + 1, controllers) != NULL : names[1] == 0;
+        if (found)
+            snprintf(path, size, "%s", where);
+    }
+    fclose(f);
+    return found;
+}
+
+static int quota_cpus(long long quota, long long period)
+{
+    if (quota <= 0 || period <= 0 || quota > period * CPUS_MAX)
+        return CPUS_MAX;
+    return (int)((quota + period - 1) / period);
+}
+
+/* cpu.max is "QUOTA PERIOD" or "max PERIOD". Every group up to the root may carry one. */
+static int quota_v2(void)
+{
+    char path[512];
+    char file[640];
+    char line[64];
+    int least = CPUS_MAX;
+
+    if (!group_path("", path, sizeof path))
+        return least;
+    for (char *end = path + strlen(path);; *end = 0) {
+        long long quota = 0;
+        long long period = 0;
+        int n = CPUS_MAX;
+
+        snprintf(file, sizeof file, "/sys/fs/cgroup%s/cpu.max", path);
+        if (read_line(file, line, sizeof line) && sscanf(line, "%lld %lld", &quota, &period) == 2)
+            n = quota_cpus(quota, period);
+        least = n < least ? n : least;
+        end = strrchr(path, '/');
+        if (!end)
+            return least;
+    }
+}
+
+static int quota_v1(void)
+{
+    static const char *const folders[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"};
+    char path[512];
+
+    if (!group_path("cpu", path, sizeof path))
+        return CPUS_MAX;
+    for (int i = 0; i < 4; i++) {
+        const char *inside = i % 2 ? "" : path; /* inside a container the root is the group */
+        char file[640];
+        char quota[64];
+        char period[64];
+
+        snprintf(file, sizeof file, "%s%s/cpu.cfs_quota_us", folders[i / 2], inside);
+        if (!read_line(file, quota, sizeof quota))
+            continue;
+        snprintf(file, sizeof file, "%s%s/cpu.cfs_period_us", folders[i / 2], inside);
+        if (read_line(file, period, sizeof period))
+            return quota_cpus(strtoll(quota, NULL, 10), strtoll(period, NULL, 10));
+    }
+    return CPUS_MAX;
+}
+
+int cpus_usable(void)
+{
+    int ids[CPUS_MAX];
+    int n = cpus_allowed(ids);
+    int v2 = quota_v2();
+    int v1 = quota_v1();
+
+    n = v2 < n ? v2 : n;
+    return v1 < n ? v1 : n;
+}
