@@ -1,0 +1,69 @@
+/* service/settings.h - every setting of the server as a value, read once at start
+ * (daemon/config.c). */
+#ifndef SERVICE_SETTINGS_H
+#define SERVICE_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum barrier_rule { BARRIER_ALL, BARRIER_SINGLE };
+enum shm_transport { SHM_AUTO, SHM_POSIX, SHM_MEMFD };
+
+enum { FAULT_STAGE_MAX = 32 };
+
+/* Faults that a test build can ask for; a release build leaves them zero and refuses to start when
+ * one is named. */
+struct faults {
+    char fail_stage[FAULT_STAGE_MAX]; /* "", a publish stage, or "load_after_bytes" */
+    int64_t fail_after_bytes;         /* load_after_bytes:<n> */
+    int64_t write_delay_ms, verify_delay_ms;
+    int64_t mem_available; /* bytes; -1: not set; -2: "unknown" */
+};
+
+struct settings {
+    /* listening */
+    const char *host;
+    int port;
+    const char *cors_origins;  /* "*" or a comma list */
+    const char *allowed_hosts; /* comma list of further Host values */
+    const char *public_url;    /* or NULL */
+    /* directories */
+    const char *state_dir;
+    const char *model_cache_dir;
+    const char *checkpoint_dir;
+    const char *read_roots;  /* comma list, "" for none */
+    const char *schema_file; /* or NULL: built in */
+    const char *auto_load;   /* AUTO_LOAD_MODEL, or NULL */
+    /* weights */
+    double save_free_space_factor;
+    int64_t save_overhead_mb;
+    int64_t lineage_max_depth;
+    double quiesce_max_hold_s;
+    double commit_watchdog_s;
+    double heartbeat_timeout_s;
+    double drain_timeout_s;
+    double hold_request_timeout_s;
+    double graceful_unload_timeout_s;
+    enum shm_transport shm_transport;
+    int shm_mode;          /* 0600 */
+    const char *shm_group; /* or NULL */
+    bool load_prefetch;
+    enum barrier_rule barrier;
+    /* engine */
+    int max_concurrent; /* request slots */
+    int max_pending;
+    bool continuous_batching;
+    int threads;       /* 0: all */
+    int64_t memory_mb; /* 0: 80 % of what the machine or the control group has */
+    int64_t kv_mb;     /* 0: a quarter of what is free after the load */
+    int max_images;
+    bool fast_numerics;  /* CAIRN_NUMERICS=fast */
+    bool kv_bf16;        /* CAIRN_KV=bf16 */
+    const char *kernels; /* CAIRN_KERNELS: "" the best of this CPU, else the name of a table */
+    /* answers */
+    int ignored_fields_max_bytes;
+    int retry_queue_default_s, retry_queue_max_s, retry_load_s, retry_unload_s, retry_not_loaded_s;
+    int retry_memory_s, retry_readiness_s, retry_fallback_s, retry_torn_s;
+    struct faults faults;
+};
+#endif
