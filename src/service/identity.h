@@ -2,7 +2,7 @@
  *
  * Calling order of a /v1 request: identity_find (is it torn, does the name mean the resident or
  * another row), then the endpoint's own checks of the body, then identity_take (load the other row
- * if that is allowed). The result pins nothing in the engine: submit with resolved.load_counter,
+ * if that is allowed). The result pins nothing in the engine: submit with pin.load_counter,
  * and when the engine answers GEN_RESOLVE_AGAIN walk both again. Any thread, except the engine
  * thread. */
 #ifndef SERVICE_IDENTITY_H
@@ -25,7 +25,7 @@ struct identity_match {
     bool resident;  /* it is the resident under its served name */
 };
 
-struct resolved {
+struct identity_pin {
     struct served *served; /* counted: name, origin, commits of this moment */
     struct image *image;   /* counted: tokenizer, config, chat template */
     uint64_t load_counter;
@@ -41,10 +41,10 @@ int identity_find(struct service *s, const char *model, struct identity_match *m
 
 /* Rows 7 to 13: for the resident at once; for another row model_not_resident, model_loading,
  * weights_unsaved, already_attached, model_busy, or a load that is waited for (at most 180 s).
- * `gone` (or NULL) ends the wait when the client leaves. Release *out with resolved_release. */
+ * `gone` (or NULL) ends the wait when the client leaves. Release *out with identity_release. */
 int identity_take(struct service *s, const struct identity_match *m, enum load_policy policy,
-                  const atomic_bool *gone, struct resolved *out, struct refusal *r);
-void resolved_release(struct resolved *rv); /* a zeroed one is allowed */
+                  const atomic_bool *gone, struct identity_pin *out, struct refusal *r);
+void identity_release(struct identity_pin *rv); /* a zeroed one is allowed */
 
 /* X-miLLM-Model: "<name>";origin=<model|checkpoint>;commits=<n>, appended to b. Bytes outside
  * 0x20..0x7E and % " \ are written %XX. (RFC 8941, an item with two parameters.) */

@@ -17,10 +17,11 @@
 #include "service/settings.h"
 
 struct audit;
-struct catalogue;
-struct chat_template_worker;
+struct chat_worker;
+struct db;
 struct engine;
 struct err;
+struct faults;
 struct jobs;
 struct roots;
 struct schema;
@@ -28,16 +29,17 @@ struct tokens;
 struct weights_state;
 
 struct service {
-    const struct settings *settings;   /* borrowed; immutable */
-    struct engine *engine;             /* borrowed */
-    struct catalogue *catalogue;       /* borrowed */
-    struct roots *roots;               /* borrowed */
-    struct schema *schema;             /* borrowed; NULL: schema_ownership */
-    char schema_problem[256];          /* why the schema cannot be used */
-    struct chat_template_worker *chat; /* borrowed */
-    struct tokens *tokens;             /* borrowed; empty: the protected routes are disabled */
-    struct weights_state *weights;     /* owned */
-    struct jobs *jobs;                 /* owned: loads that run in the background */
+    const struct settings *settings; /* borrowed; immutable */
+    struct engine *engine;           /* borrowed */
+    struct catalogue *catalogue;     /* borrowed */
+    struct roots *roots;             /* borrowed */
+    struct schema *schema;           /* borrowed; NULL: schema_ownership */
+    char schema_problem[256];        /* why the schema cannot be used */
+    struct chat_worker *chat;        /* borrowed */
+    struct faults *faults;           /* borrowed; NULL outside of test builds */
+    struct tokens *tokens;           /* borrowed; empty: the protected routes are disabled */
+    struct weights_state *weights;   /* owned */
+    struct jobs *jobs;               /* owned: loads that run in the background */
     int64_t started_wall_ms, started_ns;
     uint64_t boot_id; /* random, in names of arenas and temporary directories */
 };
@@ -46,11 +48,11 @@ struct service {
 struct service_parts {
     const struct settings *settings;
     struct engine *engine;
-    struct catalogue *catalogue;
+    struct db *db;
     struct roots *roots;
-    struct schema *schema;
-    const char *schema_problem; /* NULL when schema is set */
-    struct chat_template_worker *chat;
+    const struct schema *schema;
+    struct chat_worker *chat;
+    struct faults *faults;
     struct tokens *tokens;
     uint64_t boot_id;
 };

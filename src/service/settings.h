@@ -9,17 +9,6 @@
 enum barrier_rule { BARRIER_ALL, BARRIER_SINGLE };
 enum shm_transport { SHM_AUTO, SHM_POSIX, SHM_MEMFD };
 
-enum { FAULT_STAGE_MAX = 32 };
-
-/* Faults that a test build can ask for; a release build leaves them zero and refuses to start when
- * one is named. */
-struct faults {
-    char fail_stage[FAULT_STAGE_MAX]; /* "", a publish stage, or "load_after_bytes" */
-    int64_t fail_after_bytes;         /* load_after_bytes:<n> */
-    int64_t write_delay_ms, verify_delay_ms;
-    int64_t mem_available; /* bytes; -1: not set; -2: "unknown" */
-};
-
 struct settings {
     /* listening */
     const char *host;
@@ -64,6 +53,5 @@ struct settings {
     int ignored_fields_max_bytes;
     int retry_queue_default_s, retry_queue_max_s, retry_load_s, retry_unload_s, retry_not_loaded_s;
     int retry_memory_s, retry_readiness_s, retry_fallback_s, retry_torn_s;
-    struct faults faults;
 };
 #endif
