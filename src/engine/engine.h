@@ -1,13 +1,14 @@
 /* engine/engine.h - the one thread that owns weights, batches and caches.
  *
- * Every change is a message handled between two steps. engine_call runs a function there and waits for it;
- * inside that function (and inside on_event and tick) the calls marked [engine] are allowed, and no other
- * thread may make them. Generation requests are submitted from any thread and report by events from the
- * engine thread; a handler must not block.
+ * Every change is a message handled between two steps. engine_call runs a function there and waits
+ * for it; inside that function (and inside on_event and tick) the calls marked [engine] are
+ * allowed, and no other thread may make them. Generation requests are submitted from any thread and
+ * report by events from the engine thread; a handler must not block.
  *
- * Admission: a request waits until a slot is free and the gate is open, then pins the resident image and the
- * served record of that moment (its weight epoch) until it ends. If the load counter changed since the
- * request was resolved (spec->load_counter), it ends with GEN_RESOLVE_AGAIN before it starts. */
+ * Admission: a request waits until a slot is free and the gate is open, then pins the resident
+ * image and the served record of that moment (its weight epoch) until it ends. If the load counter
+ * changed since the request was resolved (spec->load_counter), it ends with GEN_RESOLVE_AGAIN
+ * before it starts. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -19,6 +20,7 @@
 struct engine;
 struct err;
 struct image;
+struct image_bank;
 struct kernels;
 struct pool;
 struct served;
@@ -27,32 +29,35 @@ struct engine_config {
     int n_threads;                 /* <= 0: all CPUs of this process */
     const struct kernels *kernels; /* borrowed, static */
     int max_running;               /* requests that hold a slot */
-    int max_waiting;               /* requests waiting or held; beyond: ERR_SPACE from engine_submit */
-    size_t kv_bytes;               /* 0: a quarter of the memory that is free after the first load */
-    int max_images;                /* images of the resident alive at once (default 3) */
-    int64_t hold_timeout_ms;       /* longest wait of a held request */
+    int max_waiting;         /* requests waiting or held; beyond: ERR_SPACE from engine_submit */
+    size_t kv_bytes;         /* 0: a quarter of the memory that is free after the first load */
+    int max_images;          /* images of the resident alive at once (default 3) */
+    int64_t hold_timeout_ms; /* longest wait of a held request */
 };
 
 struct engine *engine_start(const struct engine_config *c, struct err *e);
 void engine_stop(struct engine *en); /* ends every request with GEN_STOPPED; joins the thread */
 struct pool *engine_pool(struct engine *en);
 const struct kernels *engine_kernels(const struct engine *en);
+struct image_bank *engine_bank(struct engine *en); /* borrowed: pass it to image_load_dir */
 
 /* ---- messages ---- */
 typedef void engine_fn(struct engine *en, void *arg);
 void engine_call(struct engine *en, engine_fn *fn, void *arg);
 
-/* Called on the engine thread between steps and when a deadline it returned (monotonic ns, 0: none) passes. */
+/* Called on the engine thread between steps and when a deadline it returned (monotonic ns, 0: none)
+ * passes. */
 typedef int64_t engine_tick_fn(struct engine *en, void *arg);
 void engine_set_tick(struct engine *en, engine_tick_fn *fn, void *arg);
 
 /* ---- [engine] the resident ---- */
-struct image *engine_resident(struct engine *en);   /* borrowed, or NULL */
-struct served *engine_served(struct engine *en);    /* borrowed, or NULL */
-/* Swaps the resident between two steps; running requests end on their own image. Both consumed; both NULL:
- * no resident. */
+struct image *engine_resident(struct engine *en); /* borrowed, or NULL */
+struct served *engine_served(struct engine *en);  /* borrowed, or NULL */
+/* Swaps the resident between two steps; running requests end on their own image. Both consumed;
+ * both NULL: no resident. */
 void engine_set_resident(struct engine *en, struct image *im, struct served *s);
-void engine_set_served(struct engine *en, struct served *s); /* consumed: rename or count; same image */
+void engine_set_served(struct engine *en,
+                       struct served *s); /* consumed: rename or count; same image */
 
 enum engine_gate {
     GATE_OPEN,
@@ -71,8 +76,8 @@ bool engine_wait_drained(struct engine *en, int64_t timeout_ms);
 /* Waits until at most `n` old images are alive. */
 bool engine_wait_images(struct engine *en, int n, int64_t timeout_ms);
 
-/* One counted reference to the served record and image of this moment, NULL when there is no resident. Never asks the
- * engine thread. */
+/* One counted reference to the served record and image of this moment, NULL when there is no
+ * resident. Never asks the engine thread. */
 struct served *engine_peek_served(struct engine *en);
 struct image *engine_peek_image(struct engine *en);
 
@@ -101,7 +106,8 @@ struct gen_prompt {
 
 enum gen_event_kind {
     GEN_ADMITTED,      /* served is set: the name, header and image of this request */
-    GEN_PROMPT_TOKEN,  /* one scored prompt position (prompt_logprobs): token, logprob, top; first: no logprob */
+    GEN_PROMPT_TOKEN,  /* one scored prompt position (prompt_logprobs): token, logprob, top; first:
+                          no logprob */
     GEN_TOKEN,         /* one generated token, the end token included */
     GEN_SEQUENCE_DONE, /* reason says why */
     GEN_DONE,          /* every sequence is done; last event */
@@ -125,15 +131,16 @@ struct gen_top {
 
 struct gen_event {
     enum gen_event_kind kind;
-    int sequence;            /* index into spec->prompts */
+    int sequence; /* index into spec->prompts */
     int32_t token;
     bool has_logprob;
-    float logprob;           /* natural log, model's own distribution (temperature 1, before bias, penalties) */
+    float
+        logprob; /* natural log, model's own distribution (temperature 1, before bias, penalties) */
     int n_top;
     const struct gen_top *top; /* borrowed during the call, best first */
     enum gen_reason reason;
-    struct served *served;     /* GEN_ADMITTED: borrowed */
-    struct image *image;       /* GEN_ADMITTED: borrowed */
+    struct served *served; /* GEN_ADMITTED: borrowed */
+    struct image *image;   /* GEN_ADMITTED: borrowed */
 };
 
 struct gen;
@@ -162,10 +169,12 @@ struct gen_spec {
     void *arg;
 };
 
-/* Queues the request. NULL with ERR_SPACE: the queue is full; ERR_NOMEM; ERR_ARG: a token outside the vocabulary.
- * The handle stays valid until gen_free, which may be called after the last event. */
+/* Queues the request. NULL with ERR_SPACE: the queue is full; ERR_NOMEM; ERR_ARG: a token outside
+ * the vocabulary. The handle stays valid until gen_free, which may be called after the last event.
+ */
 struct gen *engine_submit(struct engine *en, const struct gen_spec *spec, struct err *e);
-void gen_cancel(struct gen *g);                /* any thread: looked at once per token */
-void gen_cut_sequence(struct gen *g, int sequence); /* any thread: a stop string was found; ends with GEN_CUT */
+void gen_cancel(struct gen *g); /* any thread: looked at once per token */
+void gen_cut_sequence(struct gen *g,
+                      int sequence); /* any thread: a stop string was found; ends with GEN_CUT */
 void gen_free(struct gen *g);
 #endif

@@ -1,10 +1,16 @@
 /* engine/image.h - the weights of one model in memory: immutable to readers, counted.
  *
- * An image owns a weights mapping (tensor/weights.h), the model bound to it (model/model.h) and the files
- * that a save copies along. Requests, saves and loads hold references; the last one gives the memory to
- * the spare slot or frees it. Only the engine thread makes an image resident; the only writers in place
- * are an attached process (shared arena) and an in-place load, both between commit states that the
- * service keeps, and both only after snapshot_detach_all (engine/snapshot.h). */
+ * An image owns a block of memory that is one canonical model.safetensors (tensor/weights.h), the
+ * model bound to it (model/model.h), and shares the files that a save copies along. Requests, saves
+ * and loads hold references; the last one gives the memory back to the bank (engine/image_bank.h),
+ * where it becomes the spare or is unmapped. Only the engine thread makes an image resident; the
+ * only writers in place are an attached process (shared arena) and an in-place load, both between
+ * commit states that the service keeps, and both only after snapshot_detach_all
+ * (engine/snapshot.h).
+ *
+ * Making an image (image_load_*, image_copy_*) runs on the caller's thread, may take seconds, and
+ * never touches the engine: make it, then hand it over in one message. A copy must not run while
+ * somebody writes in place. */
 #ifndef ENGINE_IMAGE_H
 #define ENGINE_IMAGE_H
 
@@ -13,37 +19,91 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sha256.h"
+#include "tensor/model_dir.h"
+
+struct companions; /* engine/companions.h: config.json, tokenizer files, ... read at load time */
 struct err;
+struct image_bank;
 struct model;
 struct model_config;
-struct weights;
-struct companions; /* engine/companions.h: config.json, tokenizer files, ... read at load time */
 struct tokenizer;
-struct chat_template;
+struct weights;
 
 enum image_memory { IMAGE_PRIVATE, IMAGE_MEMFD, IMAGE_POSIX_SHM };
 
 struct image {
     atomic_int refs;
-    uint64_t epoch;         /* unique in this process, never reused */
+    uint64_t epoch;          /* unique in this bank, never reused */
+    struct image_bank *bank; /* counted */
     struct weights *weights; /* owned: header and data as in one canonical model.safetensors */
     struct model *model;     /* owned: views into weights */
-    struct image_files *files; /* counted: companions, tokenizer, template source; shared by copies */
+    struct image_files
+        *files; /* counted: companions, tokenizer, template source; shared by copies */
     enum image_memory memory;
-    int shared_fd;      /* IMAGE_MEMFD, IMAGE_POSIX_SHM: the arena; else -1 */
-    char shm_name[64];  /* IMAGE_POSIX_SHM: name for shm_open, else "" */
+    unsigned char *block; /* the memory that weights->base lies in */
+    size_t block_bytes;
+    int shared_fd;     /* IMAGE_MEMFD, IMAGE_POSIX_SHM: the arena; else -1 */
+    char shm_name[64]; /* IMAGE_POSIX_SHM: name for shm_open, else "" */
+    int guard;         /* engine/bus_guard.h slot of a POSIX arena, else -1 */
 };
 
-/* What a load reads beside the weights; immutable after image_load. Counted with the image. */
+/* What a load reads beside the weights; immutable after the load. */
 struct image_files {
     atomic_int refs;
-    struct tokenizer *tokenizer;     /* owned; NULL when the directory has none */
-    struct companions *companions;   /* owned: name -> bytes of the files that a save copies */
-    struct model_config *config;     /* owned */
-    char *chat_template;             /* owned source text, or NULL */
-    char dir[4096];                  /* real path the files came from */
+    struct tokenizer *tokenizer;   /* counted; NULL when the directory has none */
+    struct companions *companions; /* owned: name -> bytes of the files that a save copies */
+    struct model_config *config;   /* owned */
+    char *chat_template;           /* owned source text, or NULL */
+    char dir[4096];                /* real path the files came from */
 };
 
 struct image *image_ref(struct image *im);
 void image_unref(struct image *im); /* NULL is allowed; any thread */
+
+struct image_load {
+    /* Called with the bytes done and to do; nonzero stops with ERR_CANCELLED. NULL: no calls. */
+    int (*progress)(void *arg, uint64_t done, uint64_t total);
+    void *arg;
+    bool
+        hash; /* of a single model.safetensors, in the same pass: the bytes that are in the image */
+    /* filled in */
+    char sha256[SHA256_HEX];   /* "" when not hashed */
+    enum model_dir_reason why; /* after a failure that concerns the directory */
+};
+
+/* Reads a model directory: weights, config, tokenizer, companions. `opt` may be NULL. Takes the
+ * spare's memory when it fits. Owned, or NULL with ERR_FORMAT (opt->why says the reason),
+ * ERR_NOT_FOUND, ERR_IO, ERR_NOMEM, ERR_CANCELLED. */
+struct image *image_load_dir(struct image_bank *bank, const char *path, struct image_load *opt,
+                             struct err *e);
+/* The same from a directory whose weight files are open already, so that what was checked is what
+ * is read. Both borrowed; `path` is the real path. */
+struct image *image_load_opened(struct image_bank *bank, const struct model_dir *md, int dir_fd,
+                                const char *path, struct image_load *opt, struct err *e);
+
+/* A copy with other memory and a new epoch; files are shared. Shared: a memfd sealed against
+ * shrinking and growing (name is ignored), or a POSIX object made anew under `name` with mode 0600,
+ * whole size reserved, so that a full file system is ERR_SPACE now and no signal later. */
+struct image *image_copy_shared(struct image *from, enum image_memory memory, const char *name,
+                                struct err *e);
+struct image *image_copy_private(struct image *from, struct err *e);
+
+/* True when a client cut a POSIX arena short: what was behind the cut reads as zeros, and the
+ * weights are torn. */
+bool image_damaged(const struct image *im);
+
+/* Weights of a checkpoint that wait to be copied into an image of the same layout (in-place load).
+ */
+struct image_staging {
+    struct image_bank *bank;
+    unsigned char *block;
+    size_t block_bytes;
+    struct weights *weights;
+};
+
+/* Reads the opened weight files into the spare or fresh memory. 0 or -1. */
+int image_stage(struct image_staging *st, struct image_bank *bank, const struct model_dir *md,
+                struct image_load *opt, struct err *e);
+void image_staging_release(struct image_staging *st); /* a zeroed one is allowed */
 #endif

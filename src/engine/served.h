@@ -1,7 +1,7 @@
 /* engine/served.h - what the resident model is called: an immutable, counted record.
  *
- * A request takes a reference at admission and reports that record's name to its end, even if a save
- * renames the resident meanwhile. A change of name or count makes a new record. */
+ * A request takes a reference at admission and reports that record's name to its end, even if a
+ * save renames the resident meanwhile. A change of name or count makes a new record. */
 #ifndef ENGINE_SERVED_H
 #define ENGINE_SERVED_H
 
