@@ -1,0 +1,56 @@
+#include <string.h>
+
+#include "kernels/variants.h"
+
+/* __builtin_cpu_supports also asks whether the system saves the wide registers. */
+static bool __attribute__((unused)) has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+static bool __attribute__((unused)) has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+static bool __attribute__((unused)) has_bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
+static bool always(void)
+{
+    return true;
+}
+
+/* Best first; kernels_pick takes the first one whose instructions are there. */
+static const struct {
+    const struct kernels *table;
+    bool (*supported)(void);
+} variants[] = {
+    {&kernels_ref, always},
+    {&kernels_bf16_ref, always},
+};
+
+enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+const struct kernels *kernels_pick(bool fast)
+{
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct kernels *t = variants[i].table;
+
+        if ((fast || strcmp(t->numerics, "exact-1") == 0) && variants[i].supported())
+            return t;
+    }
+    return &kernels_ref;
+}
+
+const struct kernels *kernels_by_name(const char *name)
+{
+    for (int i = 0; i < N_VARIANTS; i++)
+        if (strcmp(variants[i].table->name, name) == 0 && variants[i].supported())
+            return variants[i].table;
+    return NULL;
+}
