@@ -3,7 +3,7 @@
 # `make FAULTS=1 faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
 CC ?= gcc
-PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp
+PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp libcurl
 comma := ,
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
 VARIANT := $(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(COV),-cov)$(if $(FUZZ),-fuzz)$(if $(FAULTS),-faults)

@@ -8,4 +8,14 @@
 cli_fn cmd_import;  /* FILE.gguf DIR */
 cli_fn cmd_inspect; /* FILE */
 cli_fn cmd_verify;  /* DIR */
+
+/* Clients of a running server. */
+cli_fn cmd_models;   /* [ls | add DIR | rm MODEL] */
+cli_fn cmd_load;     /* MODEL | CHECKPOINT */
+cli_fn cmd_unload;   /* MODEL */
+cli_fn cmd_chat;     /* a conversation, streamed */
+cli_fn cmd_complete; /* PROMPT */
+cli_fn cmd_save;     /* RUN_ID STEP */
+cli_fn cmd_lineage;  /* the tree of checkpoints */
+cli_fn cmd_status;   /* which weights answer */
 #endif

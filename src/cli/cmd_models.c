@@ -1,0 +1,117 @@
+/* cli/cmd_models.c - cairn models [ls | add DIR | rm MODEL]: the catalogue of a server. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "cli/find_row.h"
+
+static const char *text_of(const json_t *row, const char *key)
+{
+    const char *s = json_string_value(json_object_get(row, key));
+
+    return s ? s : "-";
+}
+
+static int print_rows(struct cli *cli, json_t *rows)
+{
+    struct cli_table *t;
+    json_t *row;
+    size_t i;
+
+    if (cli->json)
+        return cli_print_json(cli, rows);
+    t = cli_table_new(6, "rllllr");
+    for (const char *const *h =
+             (const char *const[]){"ID", "NAME", "STATUS", "SERVED AS", "DTYPE", "MB", NULL};
+         *h; h++)
+        cli_table_cell(t, "%s", *h);
+    json_array_foreach(rows, i, row)
+    {
+        cli_table_cell(t, "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(row, "id")));
+        cli_table_cell(t, "%s", text_of(row, "name"));
+        cli_table_cell(t, "%s", text_of(row, "status"));
+        cli_table_cell(t, "%s", text_of(row, "served_name"));
+        cli_table_cell(t, "%s", text_of(row, "dtype"));
+        cli_table_cell(t, "%.0f", json_number_value(json_object_get(row, "disk_size_mb")));
+    }
+    cli_table_print(t, cli->out);
+    json_decref(rows);
+    return EXIT_OK;
+}
+
+static int add(struct cli *cli, struct client *c, const char *dir, const char *name)
+{
+    char real[PATH_MAX];
+    struct err e = {0};
+    json_t *body, *row;
+
+    if (!realpath(dir, real)) {
+        err_io(&e, "%s", dir);
+        return cli_fail(cli, &e);
+    }
+    body =
+        json_pack("{s:s, s:s, s:s*}", "source", "local", "local_path", real, "custom_name", name);
+    row = client_data(c, "POST", "/api/models", body, &e);
+    json_decref(body);
+    if (!row)
+        return cli_fail(cli, &e);
+    if (cli->json)
+        return cli_print_json(cli, row);
+    fprintf(cli->out, "%" JSON_INTEGER_FORMAT "\t%s\n",
+            json_integer_value(json_object_get(row, "id")), text_of(row, "name"));
+    json_decref(row);
+    return EXIT_OK;
+}
+
+static int rm(struct cli *cli, struct client *c, const char *which)
+{
+    char path[64];
+    struct err e = {0};
+    json_t *data;
+    int64_t id;
+
+    if (find_row(c, which, &id, &e) < 0)
+        return cli_fail(cli, &e);
+    snprintf(path, sizeof path, "/api/models/%lld", (long long)id);
+    data = client_data(c, "DELETE", path, NULL, &e);
+    if (!data)
+        return cli_fail(cli, &e);
+    return cli->json ? cli_print_json(cli, data) : (json_decref(data), EXIT_OK);
+}
+
+int cmd_models(struct cli *cli, int argc, char **argv)
+{
+    struct client_args args = {0};
+    const char *name = NULL;
+    const struct cli_opt opts[] = {
+        {.name = "name", .arg = "NAME", .help = "with add: the row's name", .str = &name},
+        CLIENT_OPTIONS(args),
+        {0},
+    };
+    struct client *c;
+    struct err e = {0};
+    json_t *rows;
+    int rc = cli_options(cli, &argc, argv, opts, 0, 2);
+
+    if (rc >= 0)
+        return rc;
+    c = client_new(&args, &e);
+    if (!c)
+        return cli_fail(cli, &e);
+    if (argc == 1 || (argc == 2 && !strcmp(argv[1], "ls"))) {
+        rows = client_data(c, "GET", "/api/models", NULL, &e);
+        rc = rows ? print_rows(cli, rows) : cli_fail(cli, &e);
+    } else if (argc == 3 && !strcmp(argv[1], "add")) {
+        rc = add(cli, c, argv[2], name);
+    } else if (argc == 3 && !strcmp(argv[1], "rm")) {
+        rc = rm(cli, c, argv[2]);
+    } else {
+        rc = cli_usage(cli, "say ls, add DIR or rm MODEL");
+    }
+    client_free(c);
+    return rc;
+}

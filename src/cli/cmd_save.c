@@ -1,0 +1,143 @@
+/* cli/cmd_save.c - cairn save RUN_ID STEP: writes the resident weights as a checkpoint.
+ * The caller's side of the manifest comes from options, or whole from --manifest FILE. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+
+enum { MANIFEST_MAX = 1 << 20 };
+
+struct save_args {
+    const char *file, *domain, *signal_source, *parent, *optimizer, *optimizer_state;
+    bool same_parent; /* parent: the checkpoint the resident is named after */
+};
+
+/* The resident's checkpoint name, or JSON null for a catalogue model. Owned; NULL with *e. */
+static json_t *resident_name(struct client *c, struct err *e)
+{
+    json_t *status = client_data(c, "GET", "/api/weights/status", NULL, e);
+    const json_t *model = json_object_get(status, "model");
+    const char *origin = json_string_value(json_object_get(model, "origin"));
+    json_t *name = NULL;
+
+    if (status && !origin)
+        err_set(e, ERR_NOT_FOUND, "no model is loaded; `cairn load MODEL` loads one");
+    else if (status)
+        name = strcmp(origin, "checkpoint") ? json_null()
+                                            : json_incref(json_object_get(model, "name"));
+    json_decref(status);
+    return name;
+}
+
+static json_t *build_manifest(struct client *c, const struct save_args *a, const char *run_id,
+                              int64_t step, struct err *e)
+{
+    json_t *parent = a->parent ? json_string(a->parent) : json_null();
+
+    if (a->same_parent) {
+        parent = resident_name(c, e);
+        if (!parent)
+            return NULL;
+    }
+    return json_pack("{s:s, s:I, s:s, s:s, s:o, s:{s:s, s:s}}", "run_id", run_id, "step",
+                     (json_int_t)step, "domain", a->domain, "signal_source", a->signal_source,
+                     "parent", parent, "optimizer", "name", a->optimizer, "state",
+                     a->optimizer_state);
+}
+
+static int print_saved(struct cli *cli, json_t *data)
+{
+    char size[24];
+
+    if (cli->json)
+        return cli_print_json(cli, data);
+    fprintf(cli->out, "%s\n", json_string_value(json_object_get(data, "name")));
+    fprintf(cli->out, "  path            %s\n", json_string_value(json_object_get(data, "path")));
+    fprintf(cli->out, "  weights_sha256  %s\n",
+            json_string_value(json_object_get(data, "weights_sha256")));
+    fprintf(cli->out, "  size            %s\n",
+            cli_bytes(size, (uint64_t)json_integer_value(json_object_get(data, "bytes"))));
+    fprintf(cli->out, "  pause           %.1f ms\n",
+            json_number_value(json_object_get(data, "snapshot_ms")));
+    fprintf(cli->out, "  written in      %.1f ms\n",
+            json_number_value(json_object_get(data, "write_ms")));
+    fprintf(cli->out, "  parent          %s\n",
+            json_string_value(json_object_get(data, "parent_check")));
+    json_decref(data);
+    return EXIT_OK;
+}
+
+static json_t *manifest_of(struct client *c, const struct save_args *a, int argc, char **argv,
+                           struct err *e)
+{
+    char *end;
+    int64_t step;
+
+    if (a->file)
+        return json_parse_file(AT_FDCWD, a->file, MANIFEST_MAX, e);
+    step = argc == 3 ? strtoll(argv[2], &end, 10) : -1;
+    if (argc != 3 || *end || step < 0) {
+        err_set(e, ERR_ARG, "STEP must be a whole number, at least 0");
+        return NULL;
+    }
+    return build_manifest(c, a, argv[1], step, e);
+}
+
+int cmd_save(struct cli *cli, int argc, char **argv)
+{
+    struct client_args args = {0};
+    struct save_args a = {.domain = "unspecified",
+                          .signal_source = "corpus",
+                          .optimizer = "unspecified",
+                          .optimizer_state = "fresh"};
+    const struct cli_opt opts[] = {
+        {.name = "manifest",
+         .arg = "FILE",
+         .help = "JSON with all of the caller's fields",
+         .str = &a.file},
+        {.name = "domain", .arg = "TEXT", .help = "what the run trains towards", .str = &a.domain},
+        {.name = "signal-source",
+         .arg = "KIND",
+         .help = "corpus, self-generation, preference-pairs, reward",
+         .str = &a.signal_source},
+        {.name = "parent",
+         .arg = "NAME",
+         .help = "the checkpoint this one continues",
+         .str = &a.parent},
+        {.name = "continue",
+         .help = "parent: the checkpoint that is resident",
+         .flag = &a.same_parent},
+        {.name = "optimizer", .arg = "NAME", .help = "optimizer label", .str = &a.optimizer},
+        {.name = "optimizer-state",
+         .arg = "STATE",
+         .help = "fresh or restored",
+         .str = &a.optimizer_state},
+        CLIENT_OPTIONS(args),
+        CLIENT_OPTION_ATTACHMENT(args),
+        {0},
+    };
+    struct client *c;
+    struct err e = {0};
+    json_t *body = NULL, *data = NULL, *manifest;
+    int rc = cli_options(cli, &argc, argv, opts, 0, 2);
+
+    if (rc >= 0)
+        return rc;
+    if ((argc == 3) == (a.file != NULL))
+        return cli_usage(cli, "say RUN_ID STEP, or --manifest FILE");
+    c = client_new(&args, &e);
+    if (!c)
+        return cli_fail(cli, &e);
+    manifest = manifest_of(c, &a, argc, argv, &e);
+    if (manifest) {
+        body = json_pack("{s:o}", "manifest", manifest);
+        data = client_data(c, "POST", "/api/weights/save", body, &e);
+        json_decref(body);
+    }
+    client_free(c);
+    return data ? print_saved(cli, data) : cli_fail(cli, &e);
+}
