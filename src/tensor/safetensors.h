@@ -46,9 +46,9 @@ struct st_meta {
 
 struct st_index {
     struct st_tensor *tensors; /* n of them, in byte order of their names */
-    size_t n;
+    size_t n, cap;
     struct st_meta *meta; /* __metadata__, in file order */
-    size_t n_meta;
+    size_t n_meta, cap_meta;
     bool has_meta;
     size_t data_start; /* file offset of the data area: 8 + N */
     size_t data_bytes;
