@@ -1,0 +1,94 @@
+#include "base/faults.h"
+
+#ifdef CAIRN_FAULTS
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct faults {
+    const char *fail; /* borrowed from the environment; NULL: none */
+    atomic_bool fail_spent;
+    atomic_long write_delay_ms;
+    atomic_long verify_delay_ms;
+    bool mem_set;
+    int64_t mem_available; /* -1: unknown */
+};
+
+static long env_ms(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text ? strtol(text, NULL, 10) : 0;
+}
+
+struct faults *faults_from_env(void)
+{
+    const char *mem = getenv("WEIGHTS_TEST_MEM_AVAILABLE");
+    struct faults *f = calloc(1, sizeof *f);
+
+    if (!f)
+        return NULL;
+    f->fail = getenv("WEIGHTS_TEST_FAIL");
+    atomic_init(&f->fail_spent, false);
+    atomic_init(&f->write_delay_ms, env_ms("WEIGHTS_TEST_WRITE_DELAY_MS"));
+    atomic_init(&f->verify_delay_ms, env_ms("WEIGHTS_TEST_VERIFY_DELAY_MS"));
+    f->mem_set = mem && *mem;
+    if (f->mem_set)
+        f->mem_available = strcmp(mem, "unknown") == 0 ? -1 : strtoll(mem, NULL, 10);
+    return f;
+}
+
+void faults_free(struct faults *f)
+{
+    free(f);
+}
+
+bool faults_take(struct faults *f, const char *point)
+{
+    return f && f->fail && strcmp(f->fail, point) == 0 && !atomic_exchange(&f->fail_spent, true);
+}
+
+bool faults_take_count(struct faults *f, const char *point, int64_t *n)
+{
+    size_t len = strlen(point);
+
+    if (!f || !f->fail || strncmp(f->fail, point, len) != 0 || f->fail[len] != ':')
+        return false;
+    if (atomic_exchange(&f->fail_spent, true))
+        return false;
+    *n = strtoll(f->fail + len + 1, NULL, 10);
+    return true;
+}
+
+static void delay_once(atomic_long *left_ms)
+{
+    long ms = atomic_exchange(left_ms, 0);
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+
+    if (ms > 0)
+        nanosleep(&t, NULL);
+}
+
+void faults_write_delay(struct faults *f)
+{
+    if (f)
+        delay_once(&f->write_delay_ms);
+}
+
+void faults_verify_delay(struct faults *f)
+{
+    if (f)
+        delay_once(&f->verify_delay_ms);
+}
+
+bool faults_mem_available(const struct faults *f, int64_t *bytes)
+{
+    if (!f || !f->mem_set)
+        return false;
+    *bytes = f->mem_available;
+    return true;
+}
+#else
+typedef int faults_are_left_out; /* a translation unit may not be empty */
+#endif

@@ -1,0 +1,244 @@
+/* The database file: creation, versions, transactions, statements. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "db/db.h"
+#include "db/migrations.h"
+
+struct place {
+    char dir[64];
+    char file[96];
+};
+
+static int make_place(void **state)
+{
+    struct place *p = calloc(1, sizeof *p);
+
+    assert_non_null(p);
+    strcpy(p->dir, "/tmp/cairn-db-XXXXXX");
+    assert_non_null(mkdtemp(p->dir));
+    snprintf(p->file, sizeof p->file, "%s/cairn.db", p->dir);
+    *state = p;
+    return 0;
+}
+
+static int drop_place(void **state)
+{
+    struct place *p = *state;
+    char side[128];
+
+    unlink(p->file);
+    snprintf(side, sizeof side, "%s-wal", p->file);
+    unlink(side);
+    snprintf(side, sizeof side, "%s-shm", p->file);
+    unlink(side);
+    assert_int_equal(rmdir(p->dir), 0);
+    free(p);
+    return 0;
+}
+
+static int64_t one_int(struct db *d, const char *sql)
+{
+    struct db_stmt q = {0};
+    struct err e = {0};
+    int64_t v;
+
+    assert_int_equal(db_prepare(&q, d, sql, &e), 0);
+    assert_int_equal(db_step(&q, &e), 1);
+    v = db_int(&q, 0);
+    db_finish(&q);
+    return v;
+}
+
+static void a_new_file_has_the_newest_version_and_is_private(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    struct stat st;
+    struct db *d = db_open(p->file, &e);
+
+    assert_non_null(d);
+    assert_int_equal(db_version(d), db_migration_count());
+    assert_int_equal(stat(p->file, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    db_close(d);
+}
+
+static void a_commit_is_durable_and_in_wal_mode(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    struct db *d = db_open(p->file, &e);
+    struct db_stmt q = {0};
+
+    assert_int_equal(one_int(d, "PRAGMA synchronous"), 2);
+    assert_int_equal(db_prepare(&q, d, "PRAGMA journal_mode", &e), 0);
+    assert_int_equal(db_step(&q, &e), 1);
+    assert_string_equal(db_text(&q, 0), "wal");
+    db_finish(&q);
+    db_close(d);
+}
+
+static void a_second_open_keeps_rows_and_migrates_nothing(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    struct db *d = db_open(p->file, &e);
+
+    assert_int_equal(db_begin(d, &e), 0);
+    assert_int_equal(db_exec(d,
+                             "INSERT INTO models (name, source, quantization, created_ms, "
+                             "updated_ms, status) VALUES ('a', 'local', 'FP16', 1, 1, 'ready')",
+                             &e),
+                     0);
+    assert_int_equal(db_commit(d, &e), 0);
+    db_close(d);
+    d = db_open(p->file, &e);
+    assert_int_equal(one_int(d, "SELECT count(*) FROM models"), 1);
+    db_close(d);
+}
+
+static void a_newer_file_is_refused_with_both_versions(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    struct db *d = db_open(p->file, &e);
+
+    assert_int_equal(db_exec(d, "PRAGMA user_version = 999", &e), 0);
+    db_close(d);
+    assert_null(db_open(p->file, &e));
+    assert_int_equal(e.code, ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "999"));
+    assert_non_null(strstr(e.msg, "newer program"));
+}
+
+static void a_file_that_is_no_database_is_refused(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    FILE *f = fopen(p->file, "w");
+
+    for (int i = 0; i < 200; i++)
+        fputs("this is a text file, ", f);
+    fclose(f);
+    assert_null(db_open(p->file, &e));
+    assert_int_equal(e.code, ERR_FORMAT);
+}
+
+static void an_aborted_transaction_leaves_nothing(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+
+    (void)state;
+    assert_int_equal(db_begin(d, &e), 0);
+    assert_int_equal(db_exec(d, "CREATE TABLE t (x)", &e), 0);
+    db_abort(d);
+    assert_int_equal(one_int(d, "SELECT count(*) FROM sqlite_master WHERE name = 't'"), 0);
+    assert_int_equal(db_begin(d, &e), 0); /* the lock was given back */
+    assert_int_equal(db_commit(d, &e), 0);
+    db_close(d);
+}
+
+static void text_null_and_numbers_come_back_as_bound(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+    struct db_stmt q = {0};
+
+    (void)state;
+    assert_int_equal(db_prepare(&q, d, "SELECT ?, ?, ?", &e), 0);
+    db_bind_text(&q, "it's; DROP TABLE models --");
+    db_bind_text(&q, NULL);
+    db_bind_int(&q, INT64_MIN);
+    assert_int_equal(db_step(&q, &e), 1);
+    assert_string_equal(db_text(&q, 0), "it's; DROP TABLE models --");
+    assert_true(db_is_null(&q, 1));
+    assert_int_equal(db_int(&q, 2), INT64_MIN);
+    assert_int_equal(db_step(&q, &e), 0);
+    db_finish(&q);
+    db_close(d);
+}
+
+static void a_bind_too_many_fails_the_step(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+    struct db_stmt q = {0};
+
+    (void)state;
+    assert_int_equal(db_prepare(&q, d, "SELECT ?", &e), 0);
+    db_bind_int(&q, 1);
+    db_bind_int(&q, 2);
+    assert_int_equal(db_step(&q, &e), -1);
+    db_finish(&q);
+    db_close(d);
+}
+
+static void *add_rows(void *arg)
+{
+    struct db *d = arg;
+    struct err e = {0};
+    int rc = 0;
+
+    for (int i = 0; i < 50 && rc == 0; i++) {
+        rc = db_begin(d, &e);
+        if (rc == 0 && (rc = db_exec(d, "INSERT INTO t SELECT count(*) FROM t", &e)) < 0)
+            db_abort(d);
+        else if (rc == 0)
+            rc = db_commit(d, &e);
+    }
+    return rc == 0 ? NULL : arg;
+}
+
+static void transactions_of_two_threads_do_not_mix(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+    pthread_t a, b;
+    void *bad;
+
+    (void)state;
+    assert_int_equal(db_exec(d, "CREATE TABLE t (x UNIQUE)", &e), 0);
+    assert_int_equal(pthread_create(&a, NULL, add_rows, d), 0);
+    assert_int_equal(pthread_create(&b, NULL, add_rows, d), 0);
+    pthread_join(a, &bad);
+    assert_null(bad);
+    pthread_join(b, &bad);
+    assert_null(bad);
+    assert_int_equal(one_int(d, "SELECT count(*) FROM t"), 100);
+    db_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_new_file_has_the_newest_version_and_is_private,
+                                        make_place, drop_place),
+        cmocka_unit_test_setup_teardown(a_commit_is_durable_and_in_wal_mode, make_place,
+                                        drop_place),
+        cmocka_unit_test_setup_teardown(a_second_open_keeps_rows_and_migrates_nothing, make_place,
+                                        drop_place),
+        cmocka_unit_test_setup_teardown(a_newer_file_is_refused_with_both_versions, make_place,
+                                        drop_place),
+        cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, make_place,
+                                        drop_place),
+        cmocka_unit_test(an_aborted_transaction_leaves_nothing),
+        cmocka_unit_test(text_null_and_numbers_come_back_as_bound),
+        cmocka_unit_test(a_bind_too_many_fails_the_step),
+        cmocka_unit_test(transactions_of_two_threads_do_not_mix),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
