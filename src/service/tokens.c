@@ -1,0 +1,177 @@
+#include "service/tokens.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/sha256.h"
+
+enum {
+    TOKEN_MIN = 16,
+    TOKEN_MAX = 256,
+    TOKENS_FILE_MAX = 1 << 20,
+};
+
+struct token_entry {
+    unsigned char digest[SHA256_BYTES];
+    struct token_owner owner;
+};
+
+struct tokens {
+    struct token_entry *entries;
+    size_t n;
+};
+
+const char *role_name(enum role role)
+{
+    return role == ROLE_OPERATOR ? "operator" : "trainer";
+}
+
+static bool identity_ok(const char *s, size_t n)
+{
+    if (n < 1 || n > TOKEN_IDENTITY_MAX)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)s[i]) && !strchr("._-", s[i]))
+            return false;
+    return true;
+}
+
+static bool token_ok(const char *s, size_t n)
+{
+    if (n < TOKEN_MIN || n > TOKEN_MAX)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] <= ' ' || s[i] > '~' || s[i] == ',')
+            return false;
+    return true;
+}
+
+static bool role_parse(const char *s, size_t n, enum role *out)
+{
+    if (n == 7 && memcmp(s, "trainer", 7) == 0)
+        *out = ROLE_TRAINER;
+    else if (n == 8 && memcmp(s, "operator", 8) == 0)
+        *out = ROLE_OPERATOR;
+    else
+        return false;
+    return true;
+}
+
+/* One entry s[0..n), already trimmed. `number` counts from 1. */
+static int entry_add(struct tokens *t, const char *s, size_t n, int number, struct err *e)
+{
+    struct token_entry entry = {0};
+    const char *colon = memchr(s, ':', n);
+    const char *second = colon ? memchr(colon + 1, ':', n - (size_t)(colon + 1 - s)) : NULL;
+    struct token_entry *grown;
+
+    if (!second)
+        return err_set(e, ERR_ARG, "entry %d is not role:identity:token", number);
+    if (!role_parse(s, (size_t)(colon - s), &entry.owner.role))
+        return err_set(e, ERR_ARG, "entry %d: the role must be trainer or operator", number);
+    if (!identity_ok(colon + 1, (size_t)(second - colon - 1)))
+        return err_set(e, ERR_ARG, "entry %d: the identity must be 1 to %d of A-Z a-z 0-9 . _ -",
+                       number, TOKEN_IDENTITY_MAX);
+    if (!token_ok(second + 1, n - (size_t)(second + 1 - s)))
+        return err_set(e, ERR_ARG, "entry %d: a token is %d to %d visible characters", number,
+                       TOKEN_MIN, TOKEN_MAX);
+    memcpy(entry.owner.identity, colon + 1, (size_t)(second - colon - 1));
+    sha256_of(second + 1, n - (size_t)(second + 1 - s), entry.digest);
+    for (size_t i = 0; i < t->n; i++)
+        if (CRYPTO_memcmp(t->entries[i].digest, entry.digest, SHA256_BYTES) == 0)
+            return err_set(e, ERR_ARG, "entry %d: this token is given twice", number);
+    grown = realloc(t->entries, (t->n + 1) * sizeof *grown);
+    if (!grown)
+        return err_nomem(e);
+    t->entries = grown;
+    t->entries[t->n++] = entry;
+    return 0;
+}
+
+/* Entries of text, separated by `separator`; comments says whether # lines are skipped. */
+static struct tokens *parse(const char *text, char separator, bool comments, struct err *e)
+{
+    struct tokens *t = calloc(1, sizeof *t);
+    int number = 0;
+
+    if (!t) {
+        err_nomem(e);
+        return NULL;
+    }
+    for (const char *s = text; s && *s;) {
+        const char *end = strchrnul(s, separator);
+        const char *first = s, *last = end;
+
+        while (first < last && isspace((unsigned char)*first))
+            first++;
+        while (last > first && isspace((unsigned char)last[-1]))
+            last--;
+        number++;
+        if (!(comments && (first == last || *first == '#')) &&
+            entry_add(t, first, (size_t)(last - first), number, e) < 0) {
+            tokens_free(t);
+            return NULL;
+        }
+        s = *end ? end + 1 : end;
+    }
+    return t;
+}
+
+struct tokens *tokens_parse(const char *list, struct err *e)
+{
+    return parse(list, ',', false, e);
+}
+
+struct tokens *tokens_read(const char *path, struct err *e)
+{
+    struct buf text = {0};
+    struct tokens *t = NULL;
+
+    if (fs_read_file(AT_FDCWD, path, FS_LINKS_INSIDE, TOKENS_FILE_MAX, &text, e) == 0)
+        t = parse(buf_str(&text), '\n', true, e);
+    if (text.data)
+        OPENSSL_cleanse(text.data, text.cap);
+    buf_release(&text);
+    return t;
+}
+
+void tokens_free(struct tokens *t)
+{
+    if (!t)
+        return;
+    free(t->entries);
+    free(t);
+}
+
+bool tokens_empty(const struct tokens *t)
+{
+    return t->n == 0;
+}
+
+const struct token_owner *tokens_find(const struct tokens *t, const char *authorization)
+{
+    unsigned char digest[SHA256_BYTES];
+    size_t found = 0; /* index + 1, chosen by masking: no branch tells which entry matched */
+
+    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
+        return NULL;
+    authorization += 7;
+    while (*authorization == ' ')
+        authorization++;
+    sha256_of(authorization, strlen(authorization), digest);
+    for (size_t i = 0; i < t->n; i++) {
+        size_t equal = CRYPTO_memcmp(t->entries[i].digest, digest, SHA256_BYTES) == 0;
+
+        found |= (i + 1) & (size_t)(-(intptr_t)equal);
+    }
+    OPENSSL_cleanse(digest, sizeof digest);
+    return found ? &t->entries[found - 1].owner : NULL;
+}
