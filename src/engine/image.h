@@ -20,13 +20,13 @@
 #include <stdint.h>
 
 #include "base/sha256.h"
-#include "tensor/model_dir.h"
 
 struct companions; /* engine/companions.h: config.json, tokenizer files, ... read at load time */
 struct err;
 struct image_bank;
 struct model;
 struct model_config;
+struct model_dir;
 struct tokenizer;
 struct weights;
 
@@ -65,22 +65,25 @@ struct image_load {
     /* Called with the bytes done and to do; nonzero stops with ERR_CANCELLED. NULL: no calls. */
     int (*progress)(void *arg, uint64_t done, uint64_t total);
     void *arg;
-    bool
-        hash; /* of a single model.safetensors, in the same pass: the bytes that are in the image */
+    bool hash;      /* of a single model.safetensors, in the same pass: the bytes of the image */
+    bool f32_ok;    /* a catalogue model may be F32, a checkpoint may not */
+    bool with_code; /* keep *.py among the companions (trust_remote_code) */
     /* filled in */
-    char sha256[SHA256_HEX];   /* "" when not hashed */
-    enum model_dir_reason why; /* after a failure that concerns the directory */
+    char sha256[SHA256_HEX]; /* "" when not hashed */
+    const char
+        *reason; /* static word of the weights API when the directory is refused, else NULL */
 };
 
-/* Reads a model directory: weights, config, tokenizer, companions. `opt` may be NULL. Takes the
- * spare's memory when it fits. Owned, or NULL with ERR_FORMAT (opt->why says the reason),
- * ERR_NOT_FOUND, ERR_IO, ERR_NOMEM, ERR_CANCELLED. */
+/* Reads a model directory: weights, config, tokenizer, companions. Takes the spare's memory when it
+ * fits. Owned, or NULL with ERR_FORMAT (opt->reason is set), ERR_NOT_FOUND, ERR_IO, ERR_NOMEM,
+ * ERR_CANCELLED. */
 struct image *image_load_dir(struct image_bank *bank, const char *path, struct image_load *opt,
                              struct err *e);
-/* The same from a directory whose weight files are open already, so that what was checked is what
- * is read. Both borrowed; `path` is the real path. */
-struct image *image_load_opened(struct image_bank *bank, const struct model_dir *md, int dir_fd,
-                                const char *path, struct image_load *opt, struct err *e);
+/* The same after model_open_dir (model/model.h), so that what was checked is what is read. All
+ * borrowed; `path` is the real path of dir_fd. */
+struct image *image_load_opened(struct image_bank *bank, const struct model_dir *md,
+                                const struct model_config *config, int dir_fd, const char *path,
+                                struct image_load *opt, struct err *e);
 
 /* A copy with other memory and a new epoch; files are shared. Shared: a memfd sealed against
  * shrinking and growing (name is ignored), or a POSIX object made anew under `name` with mode 0600,
