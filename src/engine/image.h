@@ -21,6 +21,7 @@
 
 #include "base/sha256.h"
 
+struct chat_source;
 struct companions; /* engine/companions.h: config.json, tokenizer files, ... read at load time */
 struct err;
 struct image_bank;
@@ -54,7 +55,7 @@ struct image_files {
     struct tokenizer *tokenizer;   /* counted; NULL when the directory has none */
     struct companions *companions; /* owned: name -> bytes of the files that a save copies */
     struct model_config *config;   /* owned */
-    char *chat_template;           /* owned source text, or NULL */
+    struct chat_source *chat;      /* counted: the chat template, if there is one */
     char dir[4096];                /* real path the files came from */
 };
 
