@@ -55,11 +55,19 @@ struct model_dir {
 int model_dir_open(struct model_dir *md, int dir_fd, enum model_dir_reason *why, struct err *e);
 void model_dir_close(struct model_dir *md); /* a zeroed struct is allowed */
 
-/* What config.json and the other companions say before the model room reads them: auto_map,
- * presence of config.json with a model_type and of a tokenizer, quantization_config, and dtype
- * against the weights (an F16 file needs a config that says float16; 16-bit weights are all of one
- * type). Checked in this order, the first that fails is reported. `all_f32_ok`: a base model in F32
- * may pass. */
-int model_dir_check_config(const struct model_dir *md, int dir_fd, bool all_f32_ok,
+/* What config.json and the other companions say before the model room reads them, in the order of
+ * the weights page; the first that fails is reported: dtype        the weights are all BF16 or all
+ * F16 (buffers like rotary_emb.inv_freq do not count) remote_code  config.json has auto_map
+ *   incomplete   no config.json that can be read and names a model_type, or no tokenizer file
+ *   quantized    config.json has quantization_config
+ *   dtype        config.json names another dtype than the weights have, or none over F16 weights
+ * MD_F32_OK: weights that are all F32 pass too (a base model, not a checkpoint). */
+enum { MD_F32_OK = 1, MD_TRUST_REMOTE_CODE = 2 };
+
+int model_dir_check_config(const struct model_dir *md, int dir_fd, unsigned flags,
                            enum model_dir_reason *why, struct err *e);
+
+/* The one dtype of all weights. -1 with ERR_FORMAT and the counts: they are mixed, or there is
+ * none. */
+int model_dir_dtype(const struct st_index *ix, enum dtype *out, struct err *e);
 #endif
