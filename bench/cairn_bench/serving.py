@@ -1,0 +1,201 @@
+"""Decode, batches, prefill, a long prompt among streams, and saves while clients stream."""
+import os
+import statistics
+import time
+
+from .peers import LlamaServer, llama_bench, made_model, smollm
+from .table import Table, Verdict, bench, percentile
+from .tools import Server, Streams, build, decode_rate, figures, limits, program, quiet
+
+TEXT = "The old lighthouse keeper wrote in his diary every evening. "
+NO_END = {"2": -100, "0": -100}  # SmolLM2's end tokens never come: every stream has its full length
+
+
+def body(model, tokens, prompt=TEXT, **more):
+    return {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
+            "logit_bias": NO_END, **more}
+
+
+def show_limits(found):
+    print(f"this run: read {found['read_gbs']:.1f} GB/s, f32 multiply-add {found['fma_gflops']:.0f} GFLOP/s "
+          f"on all {os.cpu_count()} cores", flush=True)
+
+
+def weights_gb():
+    return os.path.getsize(smollm() + "/model.safetensors") / 1e9
+
+
+FLOP_PER_TOKEN = 2 * 134.5e6  # every weight once, the tied embedding as head
+
+
+@bench("decode", "one request, SmolLM2-135M BF16, exact: tokens/s beside llama.cpp, and the read bandwidth used")
+def decode(pairs):
+    build("all")
+    t, bandwidth = Table("tokens/s"), []
+    with Server() as s:
+        s.load(smollm())
+        for _ in range(pairs):
+            quiet()
+            found = limits()
+            bandwidth.append(found["read_gbs"])
+            t.add("cairn, exact, over HTTP", decode_rate(Streams(s.address, "/v1/completions", body(s.name(), 129), 1).finish()))
+            t.add("llama.cpp, BF16, llama-bench tg128", llama_bench(0, 128))
+    show_limits({"read_gbs": statistics.median(bandwidth), "fma_gflops": found["fma_gflops"]})
+    t.show()
+    ours = "cairn, exact, over HTTP"
+    used = statistics.median(v * weights_gb() / b for v, b in zip(t.rows[ours], bandwidth))
+    return [Verdict("decode", t.ratio(ours, "llama.cpp, BF16, llama-bench tg128"), 1.0), Verdict("decode-bandwidth", used, 0.8)]
+
+
+def one_batch(n, pairs, bar):
+    t, physical = Table("tokens/s, all streams"), []
+    ours, peer = f"cairn, exact, {n} streams", f"llama-server, BF16, {n} slots"
+    with Server() as s, LlamaServer(n) as peer_server:
+        s.load(smollm())
+        for i in range(pairs + 1):
+            quiet()
+            found = limits()
+            a = batch_rate(s.address, body(s.name(), 128), n)
+            b = batch_rate(peer_server.address, body("any", 128), n)
+            if i == 0:
+                continue  # warm both
+            t.add(ours, a)
+            t.add(peer, b)
+            step_s = max(weights_gb() / found["read_gbs"], n * FLOP_PER_TOKEN / 1e9 / found["fma_gflops"])
+            physical.append(a / (n / step_s))
+    show_limits(found)
+    t.show()
+    return [Verdict(f"batch-decode-{n}", t.ratio(ours, peer), bar),
+            Verdict(f"batch-decode-{n}-limit", statistics.median(physical), 0.75)]
+
+
+def batch_rate(address, request, n):
+    """Tokens a second while all n streams decode: the median gap gives the step."""
+    result = Streams(address, "/v1/completions", request, n).finish()
+    gaps = [g for stream in result["gaps"] for g in stream[4:]]
+    return n * len(gaps) / sum(gaps) * 1e3
+
+
+@bench("batch-decode", "4 and 8 requests together, exact: total tokens/s beside llama-server, and the machine's limit")
+def batch_decode(pairs):
+    build("all")
+    return one_batch(4, pairs, 1.3) + one_batch(8, pairs, 1.5)
+
+
+@bench("prefill", "512 tokens: exact and fast beside llama.cpp BF16, and exact beside the f32 multiply-add peak")
+def prefill(pairs):
+    model_bench = program("bench_model")
+    t, peak = Table("tokens/s"), []
+    for _ in range(pairs):
+        quiet()
+        peak.append(limits()["fma_gflops"])
+        t.add("cairn exact", figures(model_bench, "--dir", smollm(), "--only", "prefill")["prefill_tok_s"])
+        t.add("cairn fast", figures(model_bench, "--dir", smollm(), "--only", "prefill", "--fast")["prefill_tok_s"])
+        t.add("llama.cpp BF16 pp512", llama_bench(512, 0))
+    t.show()
+    # 106.2 M weights outside the embedding, and attention of 512 causal positions: 30 layers, 576 wide.
+    flop = 2 * 106.2e6 + 2 * 2 * 30 * 576 * 256.5
+    used = statistics.median(v * flop / 1e9 / p for v, p in zip(t.rows["cairn exact"], peak))
+    print(f"this run: f32 multiply-add peak {statistics.median(peak):.0f} GFLOP/s")
+    return [Verdict("prefill-exact", t.ratio("cairn exact", "llama.cpp BF16 pp512"), 0.8),
+            Verdict("prefill-fast", t.ratio("cairn fast", "llama.cpp BF16 pp512"), 1.4),
+            Verdict("prefill-exact-peak", used, 0.7)]
+
+
+@bench("mixed", "a 2,000-token prompt arrives among 8 streams: their token gaps, and its first token beside alone")
+def mixed(pairs):
+    build("all")
+    t, p99 = Table("ms"), []
+    long_text = " ".join(f"Day {i}: {TEXT}" for i in range(130))
+    with Server(MAX_CONCURRENT_REQUESTS=9) as s:
+        s.load(smollm())
+        ids = s.call("POST", "/v1/completions", {"model": s.name(), "prompt": long_text, "max_tokens": 0, "echo": True,
+                                                "logprobs": 0, "return_tokens_as_token_ids": True})
+        ids = [int(x.split(":")[1]) for x in ids["choices"][0]["logprobs"]["tokens"]][:2000]
+        prompt = body(s.name(), 4, ids)
+        for k in range(pairs):
+            quiet()
+            prompt["prompt"] = ids[k:] + ids[:k]
+            alone = Streams(s.address, "/v1/completions", prompt, 1).finish()["first_ms"][0]
+            streams = Streams(s.address, "/v1/completions", body(s.name(), 400), 8)
+            time.sleep(1.0)
+            prompt["prompt"] = ids[k + 7:] + ids[:k + 7]
+            among = Streams(s.address, "/v1/completions", prompt, 1).finish()["first_ms"][0]
+            gaps = [g for stream in streams.finish()["gaps"] for g in stream]
+            t.add("first token, alone", alone)
+            t.add("first token, among 8 streams", among)
+            t.add("p99 gap of the streams", percentile(gaps, 99))
+            p99.append(percentile(gaps, 99))
+    t.show()
+    return [Verdict("mixed-gap-p99-ms", statistics.median(p99), 30, at_least=False),
+            Verdict("mixed-first-token", t.ratio("first token, among 8 streams", "first token, alone"), 1.6, at_least=False)]
+
+
+def gaps_of(s, tokens):
+    return [g for stream in Streams(s.address, "/v1/completions", body(s.name(), tokens), 8).finish()["gaps"] for g in stream[2:]]
+
+
+def small_saves(pairs, sha):
+    pause, with_saves, without, speed = [], [], [], []
+    size = os.path.getsize(smollm() + "/model.safetensors")
+    with Server() as s:
+        s.load(smollm())
+        s.attach()
+        step = 0
+        for _ in range(pairs):
+            quiet()
+            without += gaps_of(s, 500)
+            streams = Streams(s.address, "/v1/completions", body(s.name(), 500), 8)
+            time.sleep(0.3)
+            while streams.process.poll() is None and step < 4000:
+                step += 1
+                saved = s.save("bench", step)
+                pause.append(saved["snapshot_ms"])
+                speed.append(size / 1e6 / saved["write_ms"])
+                if step % 8 == 0:
+                    clear(s)
+            with_saves += [g for stream in streams.finish()["gaps"] for g in stream[2:]]
+        while len(pause) < 200:
+            step += 1
+            pause.append(s.save("bench", step)["snapshot_ms"])
+            if step % 8 == 0:
+                clear(s)
+    t = Table("0.27 GB, 8 streams")
+    for name, values in (("snapshot ms", pause), ("token gap ms, with saves", with_saves), ("token gap ms, without", without),
+                         ("write GB/s under load", speed)):
+        t.rows[name] = values
+    t.show()
+    return [Verdict("save-pause-small-ms", percentile(pause, 99), 1.0, at_least=False),
+            Verdict("save-pause-gaps", percentile(with_saves, 99) / percentile(without, 99), 1.3, at_least=False),
+            Verdict("save-pause-longest-gap-ms", max(with_saves), 30, at_least=False),
+            Verdict("save-pause-speed", statistics.median(speed) / sha, 0.7)]
+
+
+def clear(s):
+    """Checkpoints of a bench are of no use: keep the disk free."""
+    import glob
+    import shutil
+    for old in glob.glob(s.dir + "/checkpoints/bench/step-*"):
+        shutil.rmtree(old)
+
+
+def big_saves(count):
+    pause = []
+    with Server() as s:
+        s.load(made_model())
+        s.attach()
+        for step in range(1, count + 1):
+            pause.append(s.save("bench", step)["snapshot_ms"])
+            clear(s)
+    t = Table("2.5 GB, idle")
+    t.rows["snapshot ms"] = pause
+    t.show()
+    return [Verdict("save-pause-big-ms", max(pause), 1.0, at_least=False)]
+
+
+@bench("save-pause", "saves while 8 clients stream: the pause, the clients' token gaps, the speed of the save")
+def save_pause(pairs):
+    build("all")
+    sha = figures(program("bench_store"), "--only", "sha256")["sha256_gbs"]
+    print(f"this run: SHA-256 of one message {sha:.2f} GB/s")
+    return small_saves(pairs, sha) + big_saves(20)
