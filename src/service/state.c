@@ -23,6 +23,7 @@ struct board {
     struct weights_state state;
     struct served *served;
     atomic_bool torn;
+    _Atomic(const char *) save_stage;
 };
 
 const char *condition_name(enum condition c)
@@ -66,6 +67,7 @@ void state_read(struct service *s, struct weights_state *out, struct served **se
 {
     pthread_mutex_lock(&s->board->lock);
     *out = s->board->state;
+    out->save.stage = atomic_load(&s->board->save_stage);
     if (served)
         *served = s->board->served ? served_ref(s->board->served) : NULL;
     pthread_mutex_unlock(&s->board->lock);
@@ -74,6 +76,11 @@ void state_read(struct service *s, struct weights_state *out, struct served **se
 bool state_torn(struct service *s)
 {
     return atomic_load(&s->board->torn);
+}
+
+void state_save_stage(struct service *s, const char *stage)
+{
+    atomic_store(&s->board->save_stage, stage);
 }
 
 static enum engine_gate gate_of(const struct weights_state *w)

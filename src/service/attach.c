@@ -1,0 +1,245 @@
+/* service/attach.c - hand the resident's memory to one other process, and take it back.
+ *
+ * Attach copies the image into a shared arena while serving goes on and swaps the pointer between
+ * two steps; detach copies it back into private memory and swaps again, so that who is detached
+ * cannot write into what is served. Docs: docs/decisions/0009-barrier-message.md. */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/image.h"
+#include "engine/image_bank.h"
+#include "service/arena.h"
+#include "service/body.h"
+#include "service/memory.h"
+#include "service/op.h"
+#include "service/service.h"
+#include "service/times.h"
+#include "service/weights.h"
+#include "tensor/weights.h"
+
+enum { ATTACH_TRIES = 8, ATTACHMENT_ID_BYTES = 32 };
+
+struct attach_op {
+    struct op op; /* first: the checks take a struct op */
+    const char *client;
+    int64_t pid;
+    int pidfd;
+    char id[64];          /* att_ and 43 characters; leaves the server once */
+    struct image *source; /* counted: what was resident when the copy began */
+    struct image *arena;  /* counted: the copy; NULL once it is resident */
+    int64_t generation;
+    bool moved; /* another image became resident meanwhile: copy again */
+    json_t *data;
+};
+
+/* ---- attach: refusals, in order ---- */
+
+static int check_attach_body(void *ctx, struct refusal *r)
+{
+    static const char *const keys[] = {"client", "pid"};
+    struct attach_op *a = ctx;
+    struct body b = {.object = a->op.req->body};
+
+    if (check_object(ctx, r) < 0)
+        return -1;
+    body_known_keys(&b, keys, 2);
+    body_str(&b, "client", CLIENT_NAME_MAX, &a->client);
+    body_int(&b, "pid", 1, &a->pid);
+    return body_refuse(&b, r);
+}
+
+static int check_not_attached(void *ctx, struct refusal *r)
+{
+    const struct op *op = ctx;
+
+    return op->w->attachment.present ? refuse_attached(op, NULL, r) : 0;
+}
+
+static int check_attachable(void *ctx, struct refusal *r)
+{
+    const struct op *op = ctx;
+    size_t counts[DTYPE_COUNT] = {0};
+    char text[128];
+    json_t *dtypes;
+
+    if (!op->image)
+        return 0; /* on the calling thread: decided on the engine thread */
+    st_index_dtypes(&op->image->weights->index, counts, text, sizeof text);
+    if (counts[DTYPE_BF16] == op->image->weights->n || counts[DTYPE_F16] == op->image->weights->n)
+        return 0;
+    dtypes = json_object();
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        if (counts[t])
+            json_object_set_new(dtypes, dtype_name((enum dtype)t),
+                                json_integer((json_int_t)counts[t]));
+    return refuse_with(
+        r, REFUSAL_NOT_ATTACHABLE, json_pack("{s:s, s:o}", "reason", "dtype", "dtypes", dtypes),
+        "Only weights that are all BF16 or all F16 can be attached; these are %s.", text);
+}
+
+static int check_attach_memory(void *ctx, struct refusal *r)
+{
+    const struct op *op = ctx;
+
+    return op->image ? memory_refuse(op->s, op->image->weights->bytes, false, r) : 0;
+}
+
+static const struct refusal_rule attach_request_rules[] = {
+    {"token", check_token},
+    {"body", check_attach_body},
+    {0},
+};
+
+static const struct refusal_rule attach_state_rules[] = {
+    {"ALREADY_ATTACHED", check_not_attached},
+    {"MODEL_NOT_LOADED", check_resident},
+    {"NOT_ATTACHABLE", check_attachable},
+    {"INSUFFICIENT_MEMORY", check_attach_memory},
+    {"MODEL_BUSY", check_loads},
+    {"PAUSE_IN_PROGRESS", check_load_barrier},
+    {0},
+};
+
+/* ---- attach: execution ---- */
+
+static int new_id(struct attach_op *a, struct err *e)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    unsigned char raw[ATTACHMENT_ID_BYTES + 1] = {0}; /* one zero byte fills the last group */
+    size_t at = 0;
+
+    if (RAND_bytes(raw, ATTACHMENT_ID_BYTES) != 1)
+        return err_set(e, ERR_IO, "no random bytes for the attachment's id");
+    at += (size_t)snprintf(a->id, sizeof a->id, "att_");
+    for (size_t i = 0; i < ATTACHMENT_ID_BYTES; i += 3) {
+        unsigned v = (unsigned)raw[i] << 16 | (unsigned)raw[i + 1] << 8 |
+                     (i + 2 < sizeof raw ? raw[i + 2] : 0u);
+
+        for (int shift = 18; shift >= 0 && at < 4 + 43; shift -= 6)
+            a->id[at++] = digits[v >> shift & 63];
+    }
+    a->id[at] = '\0';
+    return 0;
+}
+
+static int note_source(struct op *op, struct refusal *r)
+{
+    struct attach_op *a = (struct attach_op *)op;
+
+    (void)r;
+    a->source = image_ref(engine_resident(op->s->engine));
+    a->generation = ++op->s->weights->generation; /* of the arena to come */
+    return 0;
+}
+
+/* `auto`: a sealed memfd first, since a client cannot make the server stumble over it. */
+static int make_arena(struct attach_op *a, struct err *e)
+{
+    const struct service *s = a->op.s;
+    char name[sizeof a->arena->shm_name];
+    bool memfd = s->settings->shm_transport != SHM_POSIX;
+
+    snprintf(name, sizeof name, "/wsrv-%s-%" PRId64, s->boot_id, a->generation);
+    if (memfd)
+        a->arena = image_copy_shared(a->source, IMAGE_MEMFD, NULL, e);
+    if (!a->arena && s->settings->shm_transport != SHM_MEMFD)
+        a->arena = image_copy_shared(a->source, IMAGE_POSIX_SHM, name, e);
+    return a->arena ? arena_permit(a->arena, s->settings, e) : -1;
+}
+
+static int install(struct op *op, struct refusal *r)
+{
+    struct attach_op *a = (struct attach_op *)op;
+    struct service *s = op->s;
+    struct attachment *at = &s->weights->attachment;
+
+    (void)r;
+    a->moved = engine_resident(s->engine) != a->source;
+    if (a->moved)
+        return 0;
+    a->data = arena_answer(s, a->arena, op->served, a->id);
+    image_bank_keep_spare(engine_bank(s->engine));
+    engine_set_resident(s->engine, a->arena, served_ref(engine_served(s->engine)));
+    a->arena = NULL;
+    *at = (struct attachment){.present = true,
+                              .serial = ++s->weights->next_serial,
+                              .role = op->owner->role,
+                              .pidfd = a->pidfd,
+                              .attached_ms = clock_wall_ms()};
+    op->proof = attachment_proof(a->id);
+    memcpy(at->digest, op->proof.digest, sizeof at->digest);
+    snprintf(at->ref, sizeof at->ref, "%02x%02x%02x%02x", at->digest[0], at->digest[1],
+             at->digest[2], at->digest[3]);
+    snprintf(at->identity, sizeof at->identity, "%s", op->owner->identity);
+    snprintf(at->client, sizeof at->client, "%s", a->client ? a->client : "");
+    a->pidfd = -1;
+    state_sign_of_life(s);
+    return 0;
+}
+
+/* One copy and one swap; a->moved says that the resident changed meanwhile. */
+static int attach_once(struct attach_op *a, struct refusal *r)
+{
+    struct err e = {0};
+    int rc;
+
+    if (op_on_engine(&a->op, attach_state_rules, note_source, r) < 0)
+        return -1;
+    rc = make_arena(a, &e);
+    if (rc < 0 && (e.code == ERR_NOMEM || e.code == ERR_SPACE))
+        rc = memory_refuse_failed(a->source->weights->bytes, &e, r);
+    else if (rc < 0)
+        rc = refuse_internal(r, &e);
+    else
+        rc = op_on_engine(&a->op, attach_state_rules, install, r);
+    image_unref(a->source);
+    image_unref(a->arena);
+    a->source = a->arena = NULL;
+    return rc;
+}
+
+static int attach(struct attach_op *a, struct refusal *r)
+{
+    struct err e = {0};
+
+    if (refusal_walk(attach_request_rules, a, r) < 0)
+        return -1;
+    if (new_id(a, &e) < 0)
+        return refuse_internal(r, &e);
+    if (a->pid)
+        a->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)a->pid, 0); /* -1: not visible from here */
+    for (int i = 0; i < ATTACH_TRIES; i++) {
+        if (attach_once(a, r) < 0)
+            return -1;
+        if (!a->moved)
+            return a->data ? 0 : refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory.");
+    }
+    return refuse_with(r, REFUSAL_MODEL_BUSY, json_pack("{s:s}", "reason", "load_in_progress"),
+                       "Other weights were loaded again and again while attaching; try again.");
+}
+
+int weights_attach(struct service *s, const struct weights_req *req, json_t **data,
+                   struct refusal *r)
+{
+    struct attach_op a = {.pidfd = -1};
+    int rc;
+
+    op_begin(&a.op, s, req, "weights_attach");
+    rc = attach(&a, r);
+    if (a.pidfd >= 0)
+        close(a.pidfd);
+    *data = a.data;
+    return op_end(&a.op, 201, rc, r);
+}

@@ -1,0 +1,39 @@
+/* service/weights.h - the routes of /api/weights as use cases: attach, commit, save, load, lineage,
+ * status.
+ *
+ * Calling order of a trainer: attach, then per step quiesce, commit-begin, (write the shared
+ * memory), commit-end, resume; save and load whenever the state is clean; detach. Every function
+ * may be called from any thread except the engine thread and may block (a drain, a hash). On
+ * success *data is an owned JSON object, the payload of the answer (docs/api/weights.md); on
+ * failure -1 with *r, and nothing has changed unless the code says so (CHECKPOINT_WRITE_FAILED with
+ * details.published, WEIGHTS_LOAD_FAILED: torn). Each protected call writes one audit line. */
+#ifndef SERVICE_WEIGHTS_H
+#define SERVICE_WEIGHTS_H
+
+#include <jansson.h>
+#include <stdatomic.h>
+
+struct refusal;
+struct service;
+
+/* What the face knows of one request; everything is borrowed. */
+struct weights_req {
+    const char *authorization; /* header values, NULL when absent */
+    const char *attachment;    /* X-miLLM-Attachment */
+    const char *request_id;
+    const char *client_addr;
+    const json_t *body;        /* the object; NULL when it is malformed */
+    const json_t *body_errors; /* list of {path, message, type}; NULL when the body is an object */
+    const atomic_bool *gone;   /* the client has left; NULL: never */
+};
+
+typedef int weights_route_fn(struct service *s, const struct weights_req *req, json_t **data,
+                             struct refusal *r);
+weights_route_fn weights_attach, weights_detach, weights_heartbeat;
+weights_route_fn weights_quiesce, weights_resume, weights_commit_begin, weights_commit_end;
+weights_route_fn weights_save, weights_load;
+
+/* Open to everybody, not audited. */
+int weights_lineage(struct service *s, json_t **data, struct refusal *r);
+json_t *weights_status(struct service *s); /* owned; NULL: out of memory */
+#endif
