@@ -172,7 +172,9 @@ static int read_eos(struct config_reader *r, const json_t *o, struct model_confi
         return 0;
     if (!json_is_array(v))
         return add_eos(r, c, v);
-    json_array_foreach(v, i, item) if (add_eos(r, c, item) < 0) return -1;
+    json_array_foreach (v, i, item)
+        if (add_eos(r, c, item) < 0)
+            return -1;
     return 0;
 }
 

@@ -91,8 +91,7 @@ static int read_layer_types(struct config_reader *r, struct model_config *c, boo
         err_set(r->e, ERR_FORMAT, "layer_types is not a list of num_hidden_layers entries");
         return config_refuse(r, "config");
     }
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach (list, i, v) {
         const char *kind = json_is_string(v) ? json_string_value(v) : "";
 
         if (c->family == MODEL_LFM2 && strcmp(kind, "conv") == 0) {
@@ -116,8 +115,7 @@ static int read_attn_indexes(struct config_reader *r, struct model_config *c)
         return 0;
     memset(c->is_conv, 1, (size_t)c->n_layers);
     if (json_is_array(list)) {
-        json_array_foreach(list, i, v)
-        {
+        json_array_foreach (list, i, v) {
             int64_t at;
 
             if (!json_is_whole(v, &at) || at < 0 || at >= c->n_layers)

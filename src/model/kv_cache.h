@@ -53,6 +53,7 @@ struct kv_seq *kv_seq_fork(const struct kv_seq *s, int positions, struct err *e)
 /* ---- for forward.c ---- */
 /* Makes blocks for n more positions (all or none; the length does not change yet). ERR_SPACE. */
 int kv_seq_extend(struct kv_seq *s, int n, struct err *e);
+void kv_seq_trim(struct kv_seq *s); /* gives back what extend took and the step did not use */
 void kv_seq_advance(struct kv_seq *s, int n); /* after the step: n positions are stored */
 /* Pages of block b, attention layer `layer`, KV head `head`. */
 float *kv_seq_k_page(const struct kv_seq *s, int block, int layer, int head);

@@ -1,0 +1,233 @@
+/* model/logits.c - one item is one vocabulary block for up to 64 rows; blocks are then combined in
+ * order. */
+#include "model/logits.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+#include "base/pool.h"
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/model.h"
+#include "model/step.h"
+
+enum { BLOCK = 1024, TILE_ROWS = 64, ALIGN = 128 };
+
+/* What one block says about one row. */
+struct part {
+    float max;
+    int32_t argmax;
+    float sum; /* of exp(x - max) */
+    int n_top;
+    bool finite;
+};
+
+struct logits {
+    struct forward *f;
+    int n_blocks;
+    struct part *parts;     /* [TILE_ROWS][n_blocks] */
+    struct logits_top *top; /* [TILE_ROWS][n_blocks][LOGITS_TOP_MAX] */
+    float *y;               /* [workers][TILE_ROWS][BLOCK] */
+    char *px;               /* rows of the tile, prepared */
+    char *memory;
+    size_t memory_bytes;
+};
+
+static void *cut(char *base, size_t *used, size_t bytes)
+{
+    void *at = base ? base + *used : NULL;
+
+    *used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return at;
+}
+
+static size_t cut_all(struct logits *l, char *base)
+{
+    const struct forward *f = l->f;
+    size_t used = 0, cells = (size_t)TILE_ROWS * (size_t)l->n_blocks;
+
+    l->parts = cut(base, &used, cells * sizeof *l->parts);
+    l->top = cut(base, &used, cells * LOGITS_TOP_MAX * sizeof *l->top);
+    l->y = cut(base, &used, (size_t)f->n_workers * TILE_ROWS * BLOCK * sizeof *l->y);
+    l->px = cut(base, &used, f->k->linear_x_bytes(TILE_ROWS, f->config.hidden));
+    return used;
+}
+
+struct logits *logits_new(struct forward *f, struct err *e)
+{
+    struct logits *l = calloc(1, sizeof *l);
+    void *map;
+
+    if (!l)
+        goto nomem;
+    l->f = f;
+    l->n_blocks = (f->config.vocab + BLOCK - 1) / BLOCK;
+    l->memory_bytes = cut_all(l, NULL);
+    map = mmap(NULL, l->memory_bytes, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED)
+        goto nomem;
+    l->memory = map;
+    cut_all(l, l->memory);
+    return l;
+nomem:
+    err_nomem(e);
+    free(l);
+    return NULL;
+}
+
+void logits_free(struct logits *l)
+{
+    if (!l)
+        return;
+    munmap(l->memory, l->memory_bytes);
+    free(l);
+}
+
+float logits_logprob(const struct logits_row *r, float x)
+{
+    return (float)((double)(x - r->max) - r->log_sum);
+}
+
+/* ---- one row of one block ---- */
+
+/* Keeps the best n, best first. Equal logits stay in the order in which they come. */
+static int insert_top(struct logits_top *top, int have, int n, int32_t token, float x)
+{
+    int at = have < n ? have : n - 1;
+
+    if (have == n && !(x > top[n - 1].logit))
+        return have;
+    while (at > 0 && x > top[at - 1].logit) {
+        top[at] = top[at - 1];
+        at--;
+    }
+    top[at] = (struct logits_top){token, x};
+    return have < n ? have + 1 : n;
+}
+
+static bool all_below_infinity(const float *x, int n)
+{
+    int bad = 0;
+
+    for (int i = 0; i < n; i++)
+        bad |= !(x[i] <= FLT_MAX);
+    return !bad;
+}
+
+static void reduce_row(const struct kernels *k, const float *x, int first, int n,
+                       struct logits_row *row, struct part *part, struct logits_top *top)
+{
+    int at = 0;
+
+    part->finite = all_below_infinity(x, n);
+    part->max = -INFINITY;
+    part->sum = 0;
+    part->n_top = 0;
+    if (row->full)
+        memcpy(row->full + first, x, (size_t)n * sizeof *x);
+    if (row->target >= first && row->target < first + n)
+        row->target_logit = x[row->target - first];
+    if (!part->finite)
+        return;
+    k->block_max(x, n, &part->max, &at);
+    part->argmax = first + at;
+    if (part->max > -INFINITY)
+        part->sum = k->block_sum_exp(x, n, part->max);
+    for (int i = 0; row->n_top > 0 && i < n; i++)
+        part->n_top = insert_top(top, part->n_top, row->n_top, first + i, x[i]);
+}
+
+/* ---- one tile of rows ---- */
+
+struct tile {
+    struct logits *l;
+    const struct model *m;
+    const float *hidden;
+    const char *px;
+    struct logits_row *rows;
+    int n;
+};
+
+static void block_item(void *arg, int item, int worker)
+{
+    const struct tile *t = arg;
+    struct logits *l = t->l;
+    const struct forward *f = l->f;
+    struct kern_matrix w = t->m->head;
+    int first = item * BLOCK, n = w.n - first < BLOCK ? w.n - first : BLOCK;
+    float *y = l->y + (size_t)worker * TILE_ROWS * BLOCK;
+    size_t row_bytes = (size_t)w.k * (w.dtype == KERN_F32 ? 4 : 2);
+
+    w.w = (const char *)w.w + (size_t)first * row_bytes;
+    w.n = n;
+    f->k->linear(y, BLOCK, t->hidden, w.k, t->px, t->n, &w, 0, n, NULL, false,
+                 f->worker[worker].linear);
+    for (int r = 0; r < t->n; r++) {
+        size_t cell = (size_t)r * (size_t)l->n_blocks + (size_t)item;
+
+        reduce_row(f->k, y + (size_t)r * BLOCK, first, n, &t->rows[r], &l->parts[cell],
+                   l->top + cell * LOGITS_TOP_MAX);
+    }
+}
+
+/* Blocks in rising order: max, sum and best entries of the whole row. */
+static void combine_row(const struct logits *l, int r, struct logits_row *row)
+{
+    const struct part *parts = l->parts + (size_t)r * (size_t)l->n_blocks;
+    const struct logits_top *top = l->top + (size_t)r * (size_t)l->n_blocks * LOGITS_TOP_MAX;
+    double sum = 0;
+    int have = 0;
+
+    row->finite = true;
+    row->max = -INFINITY;
+    row->argmax = 0;
+    for (int b = 0; b < l->n_blocks; b++) {
+        row->finite &= parts[b].finite;
+        if (parts[b].max > row->max) {
+            row->max = parts[b].max;
+            row->argmax = parts[b].argmax;
+        }
+    }
+    row->finite &= row->max > -INFINITY;
+    if (!row->finite)
+        return;
+    for (int b = 0; b < l->n_blocks; b++) {
+        sum += (double)parts[b].sum * (double)kern_exp(parts[b].max - row->max);
+        for (int i = 0; i < parts[b].n_top; i++) {
+            const struct logits_top *from = &top[(size_t)b * LOGITS_TOP_MAX + (size_t)i];
+
+            have = insert_top(row->top, have, row->n_top, from->token, from->logit);
+        }
+    }
+    row->n_top = have;
+    row->log_sum = log(sum);
+}
+
+static void run_tile(struct logits *l, const struct model *m, const float *hidden, int n,
+                     struct logits_row *rows)
+{
+    const struct forward *f = l->f;
+    struct tile t = {.l = l, .m = m, .hidden = hidden, .rows = rows, .n = n};
+
+    if (m->head.dtype == KERN_BF16 && f->k->linear_x_bytes(1, m->head.k) > 0) {
+        f->k->linear_x_prepare(l->px, hidden, m->head.k, 0, n, m->head.k);
+        t.px = l->px;
+    }
+    pool_run(f->pool, block_item, &t, l->n_blocks);
+    for (int r = 0; r < n; r++)
+        combine_row(l, r, &rows[r]);
+}
+
+void logits_run(struct logits *l, const struct model *m, const float *hidden, int n,
+                struct logits_row *rows)
+{
+    for (int at = 0; at < n; at += TILE_ROWS)
+        run_tile(l, m, hidden + (size_t)at * (size_t)m->head.k,
+                 n - at < TILE_ROWS ? n - at : TILE_ROWS, rows + at);
+}

@@ -1,0 +1,210 @@
+/* model/step_linear.c - one phase of matrix products, cut into items of (row tile, output range).
+ */
+#include <string.h>
+
+#include "base/pool.h"
+#include "model/model.h"
+#include "model/step.h"
+
+enum {
+    NARROW_SLICE_BYTES = 64 * 1024, /* weights of one item of a narrow step */
+    PANEL = 16,                     /* output ranges are cut at multiples of this */
+    WIDE_SLICE_MAX = 128,
+    ITEMS_PER_WORKER = 16, /* fewer would leave a worker idle at the end of a phase */
+    PREPARE_ROWS = 16,
+};
+
+/* A phase with its cuts. */
+struct plan {
+    const struct step *s;
+    const struct linear_phase *p;
+    const float *x; /* operand of a wide step, ready to read */
+    int ldx;
+    const char *px;  /* prepared rows or NULL */
+    size_t px_row;   /* bytes of one prepared row; 0: the kernels read x itself */
+    uint64_t number; /* of this phase */
+    int tile_rows, n_tiles;
+    int slice;         /* outputs of one item */
+    int first_item[4]; /* of each matrix within one row tile; [n_cut]: their number */
+    int n_cut;         /* matrices that are cut: one of two for swiglu */
+};
+
+static int round_up(int v, int to)
+{
+    return (v + to - 1) / to * to;
+}
+
+static int clamp(long v, int lo, int hi)
+{
+    return v < lo ? lo : v > hi ? hi : (int)v;
+}
+
+static size_t element_bytes(enum kern_dtype t)
+{
+    return t == KERN_F32 ? 4 : 2;
+}
+
+/* ---- cuts ---- */
+
+static void cut_tiles(struct plan *pl)
+{
+    const struct linear_phase *p = pl->p;
+    int most;
+
+    pl->n_tiles = 1;
+    pl->tile_rows = p->rows;
+    if (pl->s->narrow)
+        return;
+    most =
+        clamp((long)(pl->s->f->tile_bytes / ((size_t)p->k * sizeof(float))), 48, FORWARD_ROWS_MAX);
+    pl->n_tiles = (p->rows + most - 1) / most;
+    pl->tile_rows = round_up((p->rows + pl->n_tiles - 1) / pl->n_tiles, 6);
+    pl->n_tiles = (p->rows + pl->tile_rows - 1) / pl->tile_rows;
+}
+
+static void cut_outputs(struct plan *pl)
+{
+    const struct linear_phase *p = pl->p;
+    size_t row_bytes = (size_t)p->k * element_bytes(p->out[0].w->dtype) * (p->swiglu ? 2 : 1);
+    long total = 0, even;
+    int most = WIDE_SLICE_MAX;
+
+    pl->n_cut = p->swiglu ? 1 : p->n_out;
+    for (int i = 0; i < pl->n_cut; i++)
+        total += p->out[i].w->n;
+    if (pl->s->narrow)
+        most = round_up(clamp((long)(NARROW_SLICE_BYTES / row_bytes), 1, 1 << 20), PANEL);
+    even = total * pl->n_tiles / (ITEMS_PER_WORKER * pl->s->f->n_workers);
+    pl->slice = clamp(even / PANEL * PANEL, PANEL, most);
+    pl->first_item[0] = 0;
+    for (int i = 0; i < pl->n_cut; i++)
+        pl->first_item[i + 1] = pl->first_item[i] + (p->out[i].w->n + pl->slice - 1) / pl->slice;
+}
+
+/* ---- operand ---- */
+
+static void prepare_rows(void *arg, int item, int worker)
+{
+    struct plan *pl = arg;
+    const struct linear_phase *p = pl->p;
+    struct forward *f = pl->s->f;
+    int m0 = item * PREPARE_ROWS;
+    int m1 = m0 + PREPARE_ROWS < p->rows ? m0 + PREPARE_ROWS : p->rows;
+
+    (void)worker;
+    if (p->norm)
+        f->k->rmsnorm(f->norm + (size_t)m0 * (size_t)p->k, p->k, p->x + (size_t)m0 * (size_t)p->ldx,
+                      p->ldx, p->norm, pl->s->m->dtype, m1 - m0, p->k, f->config.norm_eps);
+    if (pl->px)
+        f->k->linear_x_prepare(f->px, pl->x, pl->ldx, m0, m1, p->k);
+}
+
+/* Wide: a short phase of its own. Narrow: each worker does it for itself, see narrow_operand. */
+static void plan_operand(struct plan *pl)
+{
+    struct forward *f = pl->s->f;
+    const struct linear_phase *p = pl->p;
+
+    pl->number = ++f->phase;
+    pl->px_row = p->out[0].w->dtype == KERN_BF16 ? f->k->linear_x_bytes(1, p->k) : 0;
+    pl->x = p->x;
+    pl->ldx = p->ldx;
+    if (pl->s->narrow)
+        return;
+    if (p->norm) {
+        pl->x = f->norm;
+        pl->ldx = p->k;
+    }
+    if (pl->px_row > 0)
+        pl->px = f->px;
+    if (p->norm || pl->px)
+        pool_run(f->pool, prepare_rows, pl, (p->rows + PREPARE_ROWS - 1) / PREPARE_ROWS);
+}
+
+/* The rows as this worker reads them. */
+struct operand {
+    const float *x;
+    int ldx;
+    const char *px;
+};
+
+static struct operand narrow_operand(const struct plan *pl, struct worker_scratch *w)
+{
+    const struct linear_phase *p = pl->p;
+    const struct kernels *k = pl->s->f->k;
+    struct operand o = {.x = p->x, .ldx = p->ldx};
+    bool fresh = w->operand != pl->number;
+
+    w->operand = pl->number;
+    if (p->norm) {
+        o.x = w->norm;
+        o.ldx = p->k;
+        if (fresh)
+            k->rmsnorm(w->norm, p->k, p->x, p->ldx, p->norm, pl->s->m->dtype, p->rows, p->k,
+                       pl->s->f->config.norm_eps);
+    }
+    if (pl->px_row > 0) {
+        o.px = w->px;
+        if (fresh)
+            k->linear_x_prepare(w->px, o.x, o.ldx, 0, p->rows, p->k);
+    }
+    return o;
+}
+
+/* ---- items ---- */
+
+static void multiply(const struct plan *pl, const struct linear_out *out, const struct operand *o,
+                     int row, int rows, int n0, int n1, void *scratch)
+{
+    pl->s->f->k->linear(out->y + (size_t)row * (size_t)out->ldy, out->ldy, o->x, o->ldx, o->px,
+                        rows, out->w, n0, n1, out->bias, pl->p->accumulate, scratch);
+}
+
+static void gate_rows(const struct plan *pl, int row, int rows, int n0, int n1)
+{
+    const struct linear_out *gate = &pl->p->out[0], *up = &pl->p->out[1];
+
+    for (int r = row; r < row + rows; r++) {
+        float *g = gate->y + (size_t)r * (size_t)gate->ldy + n0;
+
+        pl->s->f->k->swiglu(g, g, up->y + (size_t)r * (size_t)up->ldy + n0, (size_t)(n1 - n0));
+    }
+}
+
+static void linear_item(void *arg, int item, int worker)
+{
+    const struct plan *pl = arg;
+    const struct linear_phase *p = pl->p;
+    struct worker_scratch *w = &pl->s->f->worker[worker];
+    int per_tile = pl->first_item[pl->n_cut];
+    int row = item / per_tile * pl->tile_rows, at = item % per_tile, which = 0;
+    int rows = p->rows - row < pl->tile_rows ? p->rows - row : pl->tile_rows;
+    struct operand o = {.x = pl->x + (size_t)row * (size_t)pl->ldx, .ldx = pl->ldx};
+
+    while (at >= pl->first_item[which + 1])
+        which++;
+    int n0 = (at - pl->first_item[which]) * pl->slice;
+    int n1 = n0 + pl->slice < p->out[which].w->n ? n0 + pl->slice : p->out[which].w->n;
+
+    if (pl->s->narrow)
+        o = narrow_operand(pl, w);
+    else if (pl->px)
+        o.px = pl->px + (size_t)row * pl->px_row;
+    multiply(pl, &p->out[which], &o, row, rows, n0, n1, w->linear);
+    if (p->swiglu) {
+        multiply(pl, &p->out[1], &o, row, rows, n0, n1, w->linear);
+        gate_rows(pl, row, rows, n0, n1);
+    }
+}
+
+void step_linear(const struct step *s, const struct linear_phase *p)
+{
+    struct plan pl = {.s = s, .p = p};
+
+    if (p->rows == 0)
+        return;
+    plan_operand(&pl);
+    cut_tiles(&pl);
+    cut_outputs(&pl);
+    pool_run(s->f->pool, linear_item, &pl, pl.n_tiles * pl.first_item[pl.n_cut]);
+}
