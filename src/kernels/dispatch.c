@@ -3,13 +3,13 @@
 #include "kernels/variants.h"
 
 /* __builtin_cpu_supports also asks whether the system saves the wide registers. */
-static bool __attribute__((unused)) has_avx2(void)
+static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
 }
 
-static bool __attribute__((unused)) has_avx512(void)
+static bool has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -30,6 +30,7 @@ static const struct {
     const struct kernels *table;
     bool (*supported)(void);
 } variants[] = {
+    {&kernels_avx512, has_avx512},
     {&kernels_ref, always},
     {&kernels_bf16_ref, always},
 };

@@ -58,11 +58,11 @@ static float dot(const uint16_t *x, const uint16_t *w, int k)
 {
     float lane[LANES] = {0};
 
-    for (int i = 0; i < k; i += 2) {
+    for (int i = 0; i < (int)row_elements(k); i += 2) {
         float *p = &lane[i / 2 % LANES];
 
         *p = add_product(*p, i + 1 < k ? x[i + 1] : 0, i + 1 < k ? w[i + 1] : 0);
-        *p = add_product(*p, x[i], w[i]);
+        *p = add_product(*p, i < k ? x[i] : 0, i < k ? w[i] : 0);
     }
     return lanes_sum(lane);
 }

@@ -8,8 +8,13 @@ static float dot(const float *x, const struct kern_matrix *w, int row)
     size_t at = (size_t)row * (size_t)w->k;
     float lane[LANES] = {0};
 
-    for (int k = 0; k < w->k; k++)
-        lane[k % LANES] = fmaf(x[k], weight_f32(w->w, w->dtype, at + (size_t)k), lane[k % LANES]);
+    for (int k = 0; k < (w->k + LANES - 1) / LANES * LANES; k++) {
+        bool pad = k >= w->k;
+        float a = pad ? 0 : x[k];
+        float b = pad ? 0 : weight_f32(w->w, w->dtype, at + (size_t)k);
+
+        lane[k % LANES] = fmaf(a, b, lane[k % LANES]);
+    }
     return lanes_sum(lane);
 }
 

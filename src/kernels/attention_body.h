@@ -1,0 +1,229 @@
+/* kernels/attention_body.h - attention with keys in lanes, written once against v16.h.
+ *
+ * A tile is up to ATT_ROWS query rows (positions and the heads of the group, in that order). For
+ * each page: scores of 64 keys, one step of d at a time, for all rows of the tile; weights; then V
+ * times weights, one key at a time. In the last page the rows end at different keys: the keys that
+ * all of them see are done together, the few after them row by row, so that no row ever reads a
+ * value after its own position. The including file sets ATT_ROWS and ATT_COLS (registers a row) so
+ * that the accumulators fit. */
+
+enum { COLS = KV_BLOCK / LANES };
+
+struct query {
+    const float *q;
+    float *out; /* the weighted sum of V so far */
+    int pos;
+    float max, sum;
+};
+
+struct page {
+    const float *k, *v;
+    int first; /* absolute position of slot 0 */
+    int head_dim;
+    float scale;
+};
+
+/* Keys of the page that this row sees; 64 or more: all. */
+INLINE int keys_of(const struct query *q, const struct page *g)
+{
+    int n = q->pos + 1 - g->first;
+
+    return n < KV_BLOCK ? n : KV_BLOCK;
+}
+
+INLINE void score_cols(int R, float p[][KV_BLOCK], const struct query *q, const struct page *g,
+                       int col)
+{
+    v16 acc[ATT_ROWS][ATT_COLS];
+    const float *k = g->k + col * LANES;
+
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < ATT_COLS; i++)
+            acc[r][i] = v16_set(0);
+    for (int d = 0; d < g->head_dim; d++, k += KV_BLOCK) {
+        v16 key[ATT_COLS];
+
+#pragma GCC unroll 4
+        for (int i = 0; i < ATT_COLS; i++)
+            key[i] = v16_load(k + i * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) {
+            v16 x = v16_set(q[r].q[d]);
+
+#pragma GCC unroll 4
+            for (int i = 0; i < ATT_COLS; i++)
+                acc[r][i] = v16_fma(x, key[i], acc[r][i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < ATT_COLS; i++)
+            v16_store(p[r] + (col + i) * LANES, v16_mul(acc[r][i], v16_set(g->scale)));
+}
+
+/* Scores become weights; returns the factor by which what was summed before shrinks. */
+INLINE float weigh(float p[KV_BLOCK], struct query *q, int keys)
+{
+    v16 low = v16_set(-INFINITY);
+    v16 top = low;
+    v16 lanes = v16_set(0);
+    float max;
+    float shrink;
+
+    for (int i = 0; i < COLS; i++)
+        top = v16_max(v16_select(v16_first(keys - i * LANES), v16_load(p + i * LANES), low), top);
+    max = v16_largest(top);
+    max = max > q->max ? max : q->max;
+    for (int i = 0; i < COLS; i++) {
+        v16 e = v16_exp(v16_sub(v16_load(p + i * LANES), v16_set(max)));
+
+        e = v16_select(v16_first(keys - i * LANES), e, v16_set(0));
+        v16_store(p + i * LANES, e);
+        lanes = v16_add(lanes, e);
+    }
+    shrink = v16_first_of(v16_exp(v16_set(q->max - max)));
+    q->sum = fmaf(q->sum, shrink, v16_sum(lanes));
+    q->max = max;
+    return shrink;
+}
+
+/* Adds keys [j0, j1) to columns [d, d + n) of R rows, whose sums shrink first. */
+INLINE void value_cols(int R, const struct query *q, const float p[][KV_BLOCK],
+                       const float shrink[], const struct page *g, int j0, int j1, int d, int n)
+{
+    v16 acc[ATT_ROWS][ATT_COLS];
+
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < ATT_COLS; i++)
+            acc[r][i] =
+                v16_mul(v16_load_n(q[r].out + d + i * LANES, n - i * LANES), v16_set(shrink[r]));
+    for (int j = j0; j < j1; j++) {
+        const float *row = g->v + (ptrdiff_t)j * g->head_dim + d;
+        v16 v[ATT_COLS];
+
+#pragma GCC unroll 4
+        for (int i = 0; i < ATT_COLS; i++)
+            v[i] = v16_load_n(row + i * LANES, n - i * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) {
+            v16 w = v16_set(p[r][j]);
+
+#pragma GCC unroll 4
+            for (int i = 0; i < ATT_COLS; i++)
+                acc[r][i] = v16_fma(w, v[i], acc[r][i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < ATT_COLS; i++)
+            v16_store_n(q[r].out + d + i * LANES, acc[r][i], n - i * LANES);
+}
+
+INLINE void score_rows(int R, float p[][KV_BLOCK], const struct query *q, const struct page *g)
+{
+    for (int col = 0; col < COLS; col += ATT_COLS)
+        score_cols(R, p, q, g, col);
+}
+
+INLINE void value_rows(int R, const struct query *q, const float p[][KV_BLOCK],
+                       const float shrink[], const struct page *g, int j0, int j1)
+{
+    int d = 0;
+
+    for (; d + ATT_COLS * LANES <= g->head_dim; d += ATT_COLS * LANES)
+        value_cols(R, q, p, shrink, g, j0, j1, d, ATT_COLS * LANES);
+    if (d < g->head_dim)
+        value_cols(R, q, p, shrink, g, j0, j1, d, g->head_dim - d);
+}
+
+/* One page for R rows, all of which see at least its first key. Rows are in rising position. */
+INLINE void page_rows(int R, struct query *q, const struct page *g)
+{
+    float p[ATT_ROWS][KV_BLOCK];
+    float shrink[ATT_ROWS];
+    const float one = 1;
+    int common = keys_of(q, g);
+
+    score_rows(R, p, q, g);
+    for (int r = 0; r < R; r++)
+        shrink[r] = weigh(p[r], q + r, keys_of(q + r, g));
+    value_rows(R, q, p, shrink, g, 0, common);
+    for (int r = 1; r < R; r++)
+        if (keys_of(q + r, g) > common)
+            value_rows(1, q + r, p + r, &one, g, common, keys_of(q + r, g));
+}
+
+#define PAGE_ROWS(R)                                                 \
+    static void page_rows_##R(struct query *q, const struct page *g) \
+    {                                                                \
+        page_rows(R, q, g);                                          \
+    }
+
+PAGE_ROWS(1)
+PAGE_ROWS(2)
+PAGE_ROWS(3)
+PAGE_ROWS(4)
+PAGE_ROWS(5)
+PAGE_ROWS(6)
+
+typedef void page_rows_fn(struct query *q, const struct page *g);
+
+static page_rows_fn *const page_rows_of[ATT_ROWS + 1] = {
+    NULL, page_rows_1, page_rows_2, page_rows_3, page_rows_4, page_rows_5, page_rows_6,
+};
+
+/* All pages for the n rows of one tile. Where a tile lies across a page's border, its first rows
+ * see no key of the later page and take no part in it. */
+static void attend_tile(struct query *q, int n, int head_dim, const float *const *k_pages,
+                        const float *const *v_pages, float scale)
+{
+    for (int r = 0; r < n; r++)
+        memset(q[r].out, 0, (size_t)head_dim * sizeof *q[r].out);
+    for (int b = 0; b * KV_BLOCK <= q[n - 1].pos; b++) {
+        struct page g = {.k = k_pages[b],
+                         .v = v_pages[b],
+                         .first = b * KV_BLOCK,
+                         .head_dim = head_dim,
+                         .scale = scale};
+        int skip = 0;
+
+        while (keys_of(q + skip, &g) <= 0)
+            skip++;
+        page_rows_of[n - skip](q + skip, &g);
+    }
+    for (int r = 0; r < n; r++)
+        for (int d = 0; d < head_dim; d += LANES) {
+            v16 o = v16_load_n(q[r].out + d, head_dim - d);
+            v16_store_n(q[r].out + d, v16_div(o, v16_set(q[r].sum)), head_dim - d);
+        }
+}
+
+static void attention(float *out, int ldo, const float *q, int ldq, int rows, int pos0, int group,
+                      int head_dim, const float *const *k_pages, const float *const *v_pages,
+                      float scale, void *scratch)
+{
+    int total = rows * group;
+
+    (void)scratch;
+    for (int first = 0, n; first < total; first += n) {
+        struct query tile[ATT_ROWS];
+
+        n = tile_rows(total - first, ATT_ROWS);
+        for (int i = 0; i < n; i++) {
+            ptrdiff_t r = (first + i) / group;
+            ptrdiff_t head = (ptrdiff_t)((first + i) % group) * head_dim;
+
+            tile[i] = (struct query){.q = q + r * ldq + head,
+                                     .out = out + r * ldo + head,
+                                     .pos = pos0 + (int)r,
+                                     .max = -INFINITY};
+        }
+        attend_tile(tile, n, head_dim, k_pages, v_pages, scale);
+    }
+}
