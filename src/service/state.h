@@ -134,7 +134,8 @@ void board_free(struct board *b);
 /* The published copy; *served (may be NULL) gets a counted reference or NULL. */
 void state_read(struct service *s, struct weights_state *out, struct served **served);
 bool state_torn(struct service *s); /* without a lock */
-/* The stage of the save that is writing (static string): its own thread tells, no message needed. */
+/* The stage of the save that is writing (static string): its own thread tells, no message needed.
+ */
 void state_save_stage(struct service *s, const char *stage);
 
 struct attachment_proof attachment_proof(const char *header); /* NULL: not given */

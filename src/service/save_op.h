@@ -1,0 +1,44 @@
+/* service/save_op.h - one save on its way; shared by save.c (execution) and save_rules.c
+ * (refusals). */
+#ifndef SERVICE_SAVE_OP_H
+#define SERVICE_SAVE_OP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "service/op.h"
+#include "store/name.h"
+#include "store/publish.h"
+
+struct image;
+struct snapshot;
+
+struct save_op {
+    struct op op;           /* first: the checks take a struct op */
+    const json_t *manifest; /* the caller's, borrowed from the body */
+    const char *run_id;     /* borrowed from the manifest */
+    int64_t step;
+    struct buf name;          /* <base_model>:<run_id>:step-<n> */
+    char path[CKPT_PATH_MAX]; /* <run_id>/step-<NNNNNN> */
+    char dir[CKPT_STEP_DIR];  /* step-<NNNNNN> */
+    struct image *image;      /* counted: the resident; its files are copied along */
+    /* fixed at the instant of the snapshot */
+    struct snapshot *snapshot;
+    char base_model[SERVED_NAME_MAX];
+    int64_t created_ms, pause_end_ns;
+    double snapshot_ms, write_ms;
+    int64_t commits_ever;
+    uint64_t load_counter;
+    bool parent_match;
+    /* afterwards */
+    struct publish_result result;
+    bool identity_set;
+};
+
+/* Everything that can be decided without the barrier, in the documented order (spec 5.3, rows 1 to
+ * 14). */
+extern const struct refusal_rule save_rules[];
+/* Decided together with the snapshot, between two steps (rows 3, 4 and 8 again, then 15 to 17'). */
+extern const struct refusal_rule save_barrier_rules[];
+#endif
