@@ -12,9 +12,10 @@
  *     latest       a new link, renamed over `latest`, fsync of the run directory
  * A failure up to `rename` leaves nothing behind; later the directory is published and stays.
  *
- * Threads: several calls may run at once, also for one run. The calling thread copies and hashes
- * (it may sit on a lent core); one helper thread, asleep in the disk most of the time, writes.
- * Memory: PUBLISH_BUFFERS x PUBLISH_BLOCK. */
+ * Threads: several calls may run at once, also for one run. The calling thread hashes (it may sit
+ * on a lent core, which the helper then shares); one helper thread copies from the source and
+ * writes, asleep in the disk most of the time. Memory: PUBLISH_BUFFERS x PUBLISH_BLOCK. A file-size
+ * limit must not kill the process: SIGXFSZ is ignored by the program. */
 #ifndef STORE_PUBLISH_H
 #define STORE_PUBLISH_H
 
@@ -43,10 +44,10 @@ enum publish_stage {
 };
 const char *publish_stage_name(enum publish_stage s); /* "prepare" ... "latest" */
 
-/* Where the bytes of the streamed file come from. `read` copies n bytes from offset to `to`; it is
- * called by the publishing thread only, with rising offsets, at most PUBLISH_BLOCK at a time, and
- * each byte exactly once: what it hands out is what is hashed and written, even if the source
- * changes afterwards. */
+/* Where the bytes of the streamed file come from. `read` copies n bytes from offset to `to`. It is
+ * called by one thread, which is not the one that called publish, with rising offsets, at most
+ * PUBLISH_BLOCK at a time, and once for each byte: what it hands out is what is hashed and written,
+ * even if the source changes afterwards. */
 struct ckpt_source {
     int64_t bytes;
     int (*read)(void *arg, void *to, size_t offset, size_t n, struct err *e);

@@ -1,0 +1,521 @@
+#include "store/catalogue.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "db/db.h"
+
+#define COLUMNS                                                                             \
+    "id, name, source, repo_id, local_path, params, architecture, quantization, revision, " \
+    "error_message, disk_size_mb, estimated_memory_mb, download_progress, created_ms, "     \
+    "updated_ms, loaded_ms, status, locked, trust_remote_code, supports_embeddings, checkpoint"
+
+static const char *const status_names[] = {
+    [MODEL_DOWNLOADING] = "downloading", [MODEL_READY] = "ready", [MODEL_LOADING] = "loading",
+    [MODEL_LOADED] = "loaded",           [MODEL_ERROR] = "error",
+};
+
+const char *model_status_name(enum model_status s)
+{
+    return status_names[s];
+}
+
+static enum model_status status_from(const char *name)
+{
+    for (int i = 0; i <= MODEL_ERROR; i++)
+        if (strcmp(status_names[i], name) == 0)
+            return (enum model_status)i;
+    return MODEL_ERROR; /* the table's CHECK allows no other word */
+}
+
+void model_row_release(struct model_row *row)
+{
+    free(row->name);
+    free(row->source);
+    free(row->repo_id);
+    free(row->local_path);
+    free(row->params);
+    free(row->architecture);
+    free(row->quantization);
+    free(row->revision);
+    free(row->error_message);
+    *row = (struct model_row){0};
+}
+
+/* ---- reading ---- */
+
+static bool copy_text(const struct db_stmt *q, int column, char **out)
+{
+    const char *text = db_text(q, column);
+
+    *out = text ? strdup(text) : NULL;
+    return !text || *out;
+}
+
+static int64_t int_or(const struct db_stmt *q, int column, int64_t null)
+{
+    return db_is_null(q, column) ? null : db_int(q, column);
+}
+
+static int read_row(const struct db_stmt *q, struct model_row *out, struct err *e)
+{
+    bool ok;
+
+    *out = (struct model_row){.id = db_int(q, 0)};
+    ok = copy_text(q, 1, &out->name) && copy_text(q, 2, &out->source) &&
+         copy_text(q, 3, &out->repo_id) && copy_text(q, 4, &out->local_path) &&
+         copy_text(q, 5, &out->params) && copy_text(q, 6, &out->architecture) &&
+         copy_text(q, 7, &out->quantization) && copy_text(q, 8, &out->revision) &&
+         copy_text(q, 9, &out->error_message);
+    out->disk_size_mb = int_or(q, 10, -1);
+    out->estimated_memory_mb = int_or(q, 11, -1);
+    out->download_progress = db_int(q, 12);
+    out->created_ms = db_int(q, 13);
+    out->updated_ms = db_int(q, 14);
+    out->loaded_ms = int_or(q, 15, 0);
+    out->status = status_from(db_text(q, 16));
+    out->locked = db_int(q, 17);
+    out->trust_remote_code = db_int(q, 18);
+    out->supports_embeddings = db_int(q, 19);
+    out->checkpoint = db_int(q, 20);
+    if (ok)
+        return 0;
+    model_row_release(out);
+    return err_nomem(e);
+}
+
+/* The lock is held. `text` NULL: the key is `id`. 1 found, 0 none. */
+static int find(struct db *d, const char *where, int64_t id, const char *text,
+                struct model_row *out, struct err *e)
+{
+    char sql[sizeof COLUMNS + 128] = "SELECT " COLUMNS " FROM models WHERE ";
+    struct db_stmt q = {0};
+    int rc;
+
+    strcat(sql, where); /* one of the short literals below */
+    if (db_prepare(&q, d, sql, e) < 0)
+        return -1;
+    if (text)
+        db_bind_text(&q, text);
+    else
+        db_bind_int(&q, id);
+    rc = db_step(&q, e);
+    if (rc > 0 && read_row(&q, out, e) < 0)
+        rc = -1;
+    db_finish(&q);
+    return rc;
+}
+
+static int get(struct db *d, const char *where, int64_t id, const char *text, struct model_row *out,
+               struct err *e)
+{
+    int rc;
+
+    *out = (struct model_row){0};
+    db_lock(d);
+    rc = find(d, where, id, text, out, e);
+    db_unlock(d);
+    if (rc == 0)
+        return text ? err_set(e, ERR_NOT_FOUND, "no model \"%s\"", text)
+                    : err_set(e, ERR_NOT_FOUND, "no model with id %lld", (long long)id);
+    return rc < 0 ? -1 : 0;
+}
+
+int catalogue_get(struct db *d, int64_t id, struct model_row *out, struct err *e)
+{
+    return get(d, "id = ?", id, NULL, out, e);
+}
+
+int catalogue_get_by_name(struct db *d, const char *name, struct model_row *out, struct err *e)
+{
+    return get(d, "name = ?", 0, name, out, e);
+}
+
+int catalogue_get_by_path(struct db *d, const char *local_path, struct model_row *out,
+                          struct err *e)
+{
+    return get(d, "local_path = ?", 0, local_path, out, e);
+}
+
+static int grow(struct model_row **rows, int n, struct err *e)
+{
+    struct model_row *more;
+
+    if (n & (n - 1))
+        return 0; /* room was made at the last power of two */
+    more = reallocarray(*rows, n ? (size_t)n * 2 : 1, sizeof **rows);
+    if (!more)
+        return err_nomem(e);
+    *rows = more;
+    return 0;
+}
+
+int catalogue_list(struct db *d, struct model_row **rows, int *n, struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc = -1;
+
+    *rows = NULL;
+    *n = 0;
+    db_lock(d);
+    if (db_prepare(&q, d, "SELECT " COLUMNS " FROM models ORDER BY id DESC", e) < 0)
+        goto done;
+    while ((rc = db_step(&q, e)) > 0) {
+        if (grow(rows, *n, e) < 0 || read_row(&q, &(*rows)[*n], e) < 0) {
+            rc = -1;
+            break;
+        }
+        ++*n;
+    }
+
+done:
+    db_finish(&q);
+    db_unlock(d);
+    if (rc == 0)
+        return 0;
+    catalogue_list_release(*rows, *n);
+    *rows = NULL;
+    *n = 0;
+    return -1;
+}
+
+void catalogue_list_release(struct model_row *rows, int n)
+{
+    for (int i = 0; i < n; i++)
+        model_row_release(&rows[i]);
+    free(rows);
+}
+
+/* ---- writing: the lock is held in functions that end in _locked ---- */
+
+static int find_id_locked(struct db *d, const char *sql, const char *a, const char *b, int64_t *id,
+                          struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc;
+
+    if (db_prepare(&q, d, sql, e) < 0)
+        return -1;
+    db_bind_text(&q, a);
+    if (b)
+        db_bind_text(&q, b);
+    rc = db_step(&q, e);
+    if (rc > 0)
+        *id = db_int(&q, 0);
+    db_finish(&q);
+    return rc;
+}
+
+/* 1: another row stands in the way. */
+static int find_clash_locked(struct db *d, const struct model_row *row, enum catalogue_clash *clash,
+                             int64_t *other, struct err *e)
+{
+    int rc = 0;
+
+    if (row->repo_id) {
+        *clash = CATALOGUE_SAME_REPO;
+        rc = find_id_locked(d, "SELECT id FROM models WHERE repo_id = ? AND quantization = ?",
+                            row->repo_id, row->quantization, other, e);
+    }
+    if (rc == 0 && row->local_path) {
+        *clash = CATALOGUE_SAME_PATH;
+        rc = find_id_locked(d, "SELECT id FROM models WHERE local_path = ?", row->local_path, NULL,
+                            other, e);
+    }
+    if (rc == 0) {
+        *clash = CATALOGUE_SAME_NAME;
+        rc = find_id_locked(d, "SELECT id FROM models WHERE name = ?", row->name, NULL, other, e);
+    }
+    if (rc == 0)
+        *clash = CATALOGUE_NO_CLASH;
+    return rc;
+}
+
+static void bind_int_or_null(struct db_stmt *q, int64_t v, int64_t null)
+{
+    if (v == null)
+        db_bind_text(q, NULL);
+    else
+        db_bind_int(q, v);
+}
+
+static int insert_locked(struct db *d, struct model_row *row, struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc;
+
+    if (db_prepare(&q, d,
+                   "INSERT INTO models (name, source, repo_id, local_path, params, architecture,"
+                   " quantization, revision, error_message, disk_size_mb, estimated_memory_mb,"
+                   " download_progress, created_ms, updated_ms, status, locked, trust_remote_code,"
+                   " supports_embeddings, checkpoint)"
+                   " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                   e) < 0)
+        return -1;
+    row->created_ms = row->updated_ms = clock_wall_ms();
+    db_bind_text(&q, row->name);
+    db_bind_text(&q, row->source);
+    db_bind_text(&q, row->repo_id);
+    db_bind_text(&q, row->local_path);
+    db_bind_text(&q, row->params);
+    db_bind_text(&q, row->architecture);
+    db_bind_text(&q, row->quantization);
+    db_bind_text(&q, row->revision);
+    db_bind_text(&q, row->error_message);
+    bind_int_or_null(&q, row->disk_size_mb, -1);
+    bind_int_or_null(&q, row->estimated_memory_mb, -1);
+    db_bind_int(&q, row->download_progress);
+    db_bind_int(&q, row->created_ms);
+    db_bind_int(&q, row->updated_ms);
+    db_bind_text(&q, model_status_name(row->status));
+    db_bind_int(&q, row->locked);
+    db_bind_int(&q, row->trust_remote_code);
+    db_bind_int(&q, row->supports_embeddings);
+    db_bind_int(&q, row->checkpoint);
+    rc = db_step(&q, e);
+    db_finish(&q);
+    if (rc == 0)
+        row->id = db_last_id(d);
+    return rc;
+}
+
+/* Ends a transaction that db_begin opened. */
+static int end(struct db *d, int rc, struct err *e)
+{
+    if (rc == 0)
+        return db_commit(d, e);
+    db_abort(d);
+    return -1;
+}
+
+static const char *clash_word(enum catalogue_clash c)
+{
+    return c == CATALOGUE_SAME_NAME   ? "name"
+           : c == CATALOGUE_SAME_PATH ? "directory"
+                                      : "repository and quantization";
+}
+
+int catalogue_add(struct db *d, struct model_row *row, enum catalogue_clash *clash, int64_t *other,
+                  struct err *e)
+{
+    enum catalogue_clash own = CATALOGUE_NO_CLASH;
+    int64_t id = 0;
+    int rc;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc = find_clash_locked(d, row, &own, &id, e);
+    if (rc > 0)
+        rc = err_set(e, ERR_CONFLICT, "model %lld has the same %s", (long long)id, clash_word(own));
+    else if (rc == 0)
+        rc = insert_locked(d, row, e);
+    if (clash)
+        *clash = own;
+    if (other)
+        *other = id;
+    return end(d, rc, e);
+}
+
+/* Runs q, which changes the row `id`; finishes it. */
+static int change_locked(struct db *d, struct db_stmt *q, int64_t id, struct err *e)
+{
+    int rc = db_step(q, e);
+
+    db_finish(q);
+    if (rc == 0 && db_changes(d) == 0)
+        return err_set(e, ERR_NOT_FOUND, "no model with id %lld", (long long)id);
+    return rc;
+}
+
+int catalogue_delete(struct db *d, int64_t id, struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc = db_prepare(&q, d, "DELETE FROM models WHERE id = ?", e);
+    if (rc == 0) {
+        db_bind_int(&q, id);
+        rc = change_locked(d, &q, id, e);
+    }
+    return end(d, rc, e);
+}
+
+int catalogue_set_status(struct db *d, int64_t id, enum model_status status,
+                         const char *error_message, struct err *e)
+{
+    struct db_stmt q = {0};
+    int64_t now = clock_wall_ms();
+    int rc;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc = db_prepare(&q, d,
+                    "UPDATE models SET status = ?1, error_message = ?2, updated_ms = ?3,"
+                    " loaded_ms = CASE ?1 WHEN 'loaded' THEN ?3 ELSE loaded_ms END WHERE id = ?4",
+                    e);
+    if (rc == 0) {
+        db_bind_text(&q, model_status_name(status));
+        db_bind_text(&q, error_message);
+        db_bind_int(&q, now);
+        db_bind_int(&q, id);
+        rc = change_locked(d, &q, id, e);
+    }
+    return end(d, rc, e);
+}
+
+int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc = db_prepare(&q, d, "UPDATE models SET locked = ?, updated_ms = ? WHERE id = ?", e);
+    if (rc == 0) {
+        db_bind_int(&q, locked);
+        db_bind_int(&q, clock_wall_ms());
+        db_bind_int(&q, id);
+        rc = change_locked(d, &q, id, e);
+    }
+    return end(d, rc, e);
+}
+
+int catalogue_set_facts(struct db *d, const struct model_row *row, struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc =
+        db_prepare(&q, d,
+                   "UPDATE models SET architecture = ?, params = ?, disk_size_mb = ?,"
+                   " estimated_memory_mb = ?, supports_embeddings = ?, updated_ms = ? WHERE id = ?",
+                   e);
+    if (rc == 0) {
+        db_bind_text(&q, row->architecture);
+        db_bind_text(&q, row->params);
+        bind_int_or_null(&q, row->disk_size_mb, -1);
+        bind_int_or_null(&q, row->estimated_memory_mb, -1);
+        db_bind_int(&q, row->supports_embeddings);
+        db_bind_int(&q, clock_wall_ms());
+        db_bind_int(&q, row->id);
+        rc = change_locked(d, &q, row->id, e);
+    }
+    return end(d, rc, e);
+}
+
+/* ---- carrier rows ---- */
+
+static int rename_carrier_locked(struct db *d, int64_t id, const char *name, struct err *e)
+{
+    struct db_stmt q = {0};
+
+    if (db_prepare(&q, d, "UPDATE models SET name = ?, updated_ms = ? WHERE id = ?", e) < 0)
+        return -1;
+    db_bind_text(&q, name);
+    db_bind_int(&q, clock_wall_ms());
+    db_bind_int(&q, id);
+    return change_locked(d, &q, id, e);
+}
+
+static int add_carrier_locked(struct db *d, const char *name, const char *real_path, int64_t *id,
+                              struct err *e)
+{
+    /* The strings are only read. */
+    struct model_row row = {
+        .name = (char *)(uintptr_t)name,
+        .source = (char *)(uintptr_t) "local",
+        .local_path = (char *)(uintptr_t)real_path,
+        .quantization = (char *)(uintptr_t) "FP16",
+        .disk_size_mb = -1,
+        .estimated_memory_mb = -1,
+        .download_progress = 100,
+        .status = MODEL_READY,
+        .checkpoint = true,
+    };
+
+    if (insert_locked(d, &row, e) < 0)
+        return -1;
+    *id = row.id;
+    return 0;
+}
+
+static int carrier_locked(struct db *d, const char *name, const char *real_path, int64_t *id,
+                          bool *ordinary, struct err *e)
+{
+    struct model_row row = {0};
+    int64_t named = 0;
+    int found = find(d, "local_path = ?", 0, real_path, &row, e);
+    int rc = found;
+
+    if (rc >= 0)
+        rc = find_id_locked(d, "SELECT id FROM models WHERE name = ?", name, NULL, &named, e);
+    if (rc < 0)
+        goto done;
+    *ordinary = found && !row.checkpoint;
+    *id = found ? row.id : named;
+    if (*ordinary) {
+        rc = err_set(e, ERR_CONFLICT, "this directory is registered as model \"%s\"", row.name);
+    } else if (named && named != row.id) {
+        *id = named;
+        rc = err_set(e, ERR_CONFLICT, "the name \"%s\" belongs to model %lld", name,
+                     (long long)named);
+    } else if (found) {
+        rc = named ? 0 : rename_carrier_locked(d, row.id, name, e);
+    } else {
+        rc = add_carrier_locked(d, name, real_path, id, e);
+    }
+
+done:
+    model_row_release(&row);
+    return rc;
+}
+
+int catalogue_carrier(struct db *d, const char *name, const char *real_path, int64_t *id,
+                      bool *ordinary, struct err *e)
+{
+    *ordinary = false;
+    if (db_begin(d, e) < 0)
+        return -1;
+    return end(d, carrier_locked(d, name, real_path, id, ordinary, e), e);
+}
+
+/* ---- start-up ---- */
+
+static int mark_lost(struct db *d, const struct model_row *row, struct err *e)
+{
+    struct stat st;
+
+    if (!row->checkpoint || row->status == MODEL_ERROR ||
+        (stat(row->local_path, &st) == 0 && S_ISDIR(st.st_mode)))
+        return 0;
+    return catalogue_set_status(d, row->id, MODEL_ERROR, "the checkpoint directory is gone", e);
+}
+
+int catalogue_start(struct db *d, struct err *e)
+{
+    struct model_row *rows = NULL;
+    int rc, n = 0;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc = db_exec(d, "UPDATE models SET status = 'ready' WHERE status IN ('loading', 'loaded')", e);
+    if (rc == 0)
+        rc = db_exec(d,
+                     "UPDATE models SET status = 'error', error_message = "
+                     "'the server stopped during the download' WHERE status = 'downloading'",
+                     e);
+    rc = end(d, rc, e);
+    if (rc == 0)
+        rc = catalogue_list(d, &rows, &n, e);
+    for (int i = 0; rc == 0 && i < n; i++)
+        rc = mark_lost(d, &rows[i], e);
+    catalogue_list_release(rows, n);
+    return rc;
+}
