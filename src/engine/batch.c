@@ -1,0 +1,277 @@
+#include "engine/batch.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/engine_impl.h"
+#include "engine/gen.h"
+#include "engine/image.h"
+#include "engine/runner.h"
+#include "engine/served.h"
+#include "kernels/kernels.h"
+#include "model/kv_cache.h"
+
+struct batch *batch_new(struct engine *en, struct err *e)
+{
+    struct batch *b = calloc(1, sizeof *b);
+
+    if (!b) {
+        err_nomem(e);
+        return NULL;
+    }
+    b->engine = en;
+    b->step = step_new(e);
+    if (!b->step) {
+        free(b);
+        return NULL;
+    }
+    return b;
+}
+
+void batch_free(struct batch *b)
+{
+    if (!b)
+        return;
+    step_free(b->step);
+    free(b);
+}
+
+int batch_images(const struct batch *b, const struct image *except)
+{
+    int n = 0;
+
+    for (const struct gen *g = b->running; g; g = g->next) {
+        const struct gen *first = b->running;
+
+        while (first->image != g->image)
+            first = first->next;
+        n += first == g && g->image != except;
+    }
+    return n;
+}
+
+/* ---- KV memory ---- */
+
+static int blocks_of(int positions)
+{
+    return (positions + KV_BLOCK - 1) / KV_BLOCK;
+}
+
+/* The longest that the sequence can become; the last token is never fed back. */
+static int positions_of(const struct sequence *s)
+{
+    return s->n_prompt + (s->max_new > 0 ? s->max_new - 1 : 0);
+}
+
+/* A new, empty sequence in s->kv with room for `positions`. Runners share one budget. */
+static int promise(struct batch *b, struct sequence *s, int positions)
+{
+    struct runner *r = s->gen->runner;
+    size_t taken = (size_t)blocks_of(positions) * kv_cache_block_bytes(r->kv);
+    struct err e = {0};
+
+    for (const struct runner *other = b->engine->runners; other; other = other->next)
+        taken += runner_kv_promised(other);
+    if (taken > engine_kv_budget(b->engine))
+        return -1;
+    s->kv = kv_seq_new(r->kv, &e);
+    if (s->kv && kv_seq_reserve(s->kv, positions, &e) == 0)
+        return 0;
+    kv_seq_free(s->kv);
+    s->kv = NULL;
+    return -1;
+}
+
+/* The sequence that is computing the same prompt, or NULL. */
+static struct sequence *find_leader(const struct sequence *s)
+{
+    struct gen *g = s->gen;
+
+    for (int i = s->twin; i < g->n_started; i++) {
+        struct sequence *t = &g->sequences[i];
+
+        if (t->twin == s->twin && t->state == SEQ_PREFILL)
+            return t;
+    }
+    return NULL;
+}
+
+static int fill_history(struct sequence *s)
+{
+    struct err e = {0};
+
+    if (!sample_needs_history(&s->params))
+        return 0;
+    for (int i = 0; i < s->n_prompt; i++)
+        if (sample_history_add(&s->history, s->tokens[i], false, &e) < 0)
+            return -1;
+    return 0;
+}
+
+/* A follower shares the full blocks of the prompt and is promised the rest. */
+static int start_sequence(struct batch *b, struct sequence *s)
+{
+    struct sequence *leader = find_leader(s);
+    int shared = leader ? s->n_prompt / KV_BLOCK * KV_BLOCK : 0;
+
+    if (b->n_active >= ACTIVE_MAX || promise(b, s, positions_of(s) - shared) < 0)
+        return -1;
+    if (fill_history(s) < 0) {
+        sequence_release(s);
+        return -1;
+    }
+    s->leader = leader;
+    s->state = leader ? SEQ_FOLLOWING : SEQ_PREFILL;
+    s->gen->n_started++;
+    b->n_active++;
+    return 0;
+}
+
+int batch_fork(struct batch *b, struct sequence *s)
+{
+    const struct sequence *leader = s->leader;
+    struct err e = {0};
+
+    (void)b;
+    kv_seq_free(s->kv); /* gives its promise back: what the fork needs is free now */
+    s->kv = kv_seq_fork(leader->kv, s->n_prompt, &e);
+    if (!s->kv)
+        return -1;
+    return kv_seq_reserve(s->kv, positions_of(s), &e);
+}
+
+/* ---- taking and ending requests ---- */
+
+static void limit_sequences(struct gen *g)
+{
+    for (int i = 0; i < g->n_sequences; i++) {
+        struct sequence *s = &g->sequences[i];
+        int room = g->runner->config.max_positions - s->n_prompt;
+
+        s->max_new = g->spec.max_tokens < room ? g->spec.max_tokens : room;
+    }
+}
+
+static bool can_ever_fit(const struct gen *g)
+{
+    for (int i = 0; i < g->n_sequences; i++)
+        if (positions_of(&g->sequences[i]) > kv_cache_max_positions(g->runner->kv))
+            return false;
+    return true;
+}
+
+enum batch_answer batch_take(struct batch *b, struct gen *g)
+{
+    struct gen **at = &b->running;
+
+    limit_sequences(g);
+    if (!can_ever_fit(g))
+        return BATCH_NEVER;
+    if (start_sequence(b, &g->sequences[0]) < 0)
+        return b->n_running > 0 ? BATCH_LATER : BATCH_NEVER;
+    while (*at)
+        at = &(*at)->next;
+    *at = g;
+    g->next = NULL;
+    g->admitted_at = clock_mono_ns();
+    b->n_running++;
+    engine_note_running(b->engine, b->n_running, batch_images(b, b->engine->resident));
+    return BATCH_TAKEN;
+}
+
+static void let_sequence_go(struct batch *b, struct sequence *s)
+{
+    if (s->state == SEQ_DONE)
+        return;
+    if (s->state != SEQ_PENDING)
+        b->n_active--;
+    sequence_release(s);
+    s->state = SEQ_DONE;
+    s->gen->n_open--;
+}
+
+void batch_end_sequence(struct batch *b, struct sequence *s, enum gen_reason why)
+{
+    let_sequence_go(b, s);
+    gen_emit(s->gen,
+             &(struct gen_event){.kind = GEN_SEQUENCE_DONE, .sequence = s->index, .reason = why});
+}
+
+/* The slot is free and the image let go before the last event says so. */
+static void end_request(struct batch *b, struct gen **at)
+{
+    struct gen *g = *at;
+    struct engine *en = b->engine;
+
+    *at = g->next;
+    for (int i = 0; i < g->n_sequences; i++)
+        let_sequence_go(b, &g->sequences[i]);
+    b->n_running--;
+    runner_put(en, g->runner);
+    image_unref(g->image);
+    served_unref(g->served);
+    engine_note_slot(en, clock_ms_since(g->admitted_at));
+    engine_note_running(en, b->n_running, batch_images(b, en->resident));
+    gen_emit(g, &(struct gen_event){.kind = g->outcome});
+    gen_free(g);
+}
+
+void batch_finish(struct batch *b)
+{
+    for (struct gen **at = &b->running; *at;) {
+        if ((*at)->outcome != GEN_DONE || (*at)->n_open == 0)
+            end_request(b, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+void batch_end_all(struct batch *b, enum gen_event_kind why)
+{
+    for (struct gen *g = b->running; g; g = g->next)
+        g->outcome = why;
+    batch_finish(b);
+}
+
+/* ---- between two steps ---- */
+
+static void end_cut_sequences(struct batch *b, struct gen *g)
+{
+    for (int i = 0; i < g->n_started; i++) {
+        struct sequence *s = &g->sequences[i];
+
+        if (s->state == SEQ_DECODE && atomic_load_explicit(&s->cut, memory_order_relaxed))
+            batch_end_sequence(b, s, GEN_CUT);
+    }
+}
+
+/* A request has at most its share of the places, so that many prompts in one do not keep others
+ * out. */
+static void start_pending(struct batch *b, struct gen *g)
+{
+    int share = ACTIVE_MAX / b->engine->config.max_running;
+
+    while (g->n_started < g->n_sequences && gen_active(g) < (share > 0 ? share : 1))
+        if (start_sequence(b, &g->sequences[g->n_started]) < 0) {
+            if (b->n_active == 0) /* nobody will give memory back */
+                g->outcome = GEN_NO_MEMORY;
+            b->starved = true;
+            return;
+        }
+}
+
+void batch_sweep(struct batch *b)
+{
+    for (struct gen *g = b->running; g; g = g->next) {
+        if (atomic_load_explicit(&g->cancelled, memory_order_relaxed))
+            g->outcome = GEN_CANCELLED;
+        else
+            end_cut_sequences(b, g);
+    }
+    batch_finish(b);
+    b->starved = false;
+    for (struct gen *g = b->running; g && !b->starved; g = g->next)
+        start_pending(b, g);
+    batch_finish(b);
+}

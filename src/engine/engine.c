@@ -1,0 +1,476 @@
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/meminfo.h"
+#include "base/pool.h"
+#include "engine/batch.h"
+#include "engine/engine_impl.h"
+#include "engine/gen.h"
+#include "engine/image.h"
+#include "engine/image_bank.h"
+#include "engine/queue.h"
+#include "engine/runner.h"
+#include "engine/served.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
+
+enum { MEDIAN_LEAST = 3, IMAGES_DEFAULT = 3 };
+
+static const size_t kv_least = (size_t)16 << 20;
+static const size_t kv_unmeasured = (size_t)1 << 30;
+
+/* ---- the thread ---- */
+
+static void sleep_until(struct engine *en, int64_t deadline)
+{
+    struct timespec at = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+
+    pthread_mutex_lock(&en->lock);
+    while (!en->poked) {
+        if (deadline == 0)
+            pthread_cond_wait(&en->wake, &en->lock);
+        else if (pthread_cond_timedwait(&en->wake, &en->lock, &at) != 0)
+            break;
+    }
+    pthread_mutex_unlock(&en->lock);
+}
+
+static void run_calls(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    en->poked = false;
+    while (en->calls) {
+        struct call *c = en->calls;
+
+        en->calls = c->next;
+        pthread_mutex_unlock(&en->lock);
+        c->fn(en, c->arg);
+        pthread_mutex_lock(&en->lock);
+        c->done = true; /* its caller may be gone from here on */
+        pthread_cond_broadcast(&en->changed);
+    }
+    pthread_mutex_unlock(&en->lock);
+}
+
+/* Returns the tick's next deadline, 0: none. */
+static int64_t run_tick(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    engine_tick_fn *fn = en->tick;
+    void *arg = en->tick_arg;
+
+    pthread_mutex_unlock(&en->lock);
+    return fn ? fn(en, arg) : 0;
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a == 0 || (b != 0 && b < a) ? b : a;
+}
+
+static bool is_stopping(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    bool stopping = en->stopping;
+
+    pthread_mutex_unlock(&en->lock);
+    return stopping;
+}
+
+/* One turn: messages, timers, who leaves, who comes, one step. */
+static void *engine_main(void *arg)
+{
+    struct engine *en = arg;
+
+    pool_adopt(en->pool);
+    while (!is_stopping(en)) {
+        run_calls(en);
+        int64_t deadline = run_tick(en);
+
+        batch_sweep(en->batch);
+        queue_serve(en);
+        if (!batch_step(en->batch))
+            sleep_until(en, earlier(deadline, queue_deadline(en)));
+    }
+    run_calls(en);
+    batch_end_all(en->batch, GEN_STOPPED);
+    queue_end_all(en, GEN_STOPPED);
+    engine_set_resident(en, NULL, NULL);
+    return NULL;
+}
+
+/* ---- start and stop ---- */
+
+static void init_sync(struct engine *en)
+{
+    pthread_condattr_t mono;
+
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_mutex_init(&en->lock, NULL);
+    pthread_mutex_init(&en->snapshot_lock, NULL);
+    pthread_cond_init(&en->wake, &mono);
+    pthread_cond_init(&en->changed, &mono);
+    pthread_condattr_destroy(&mono);
+}
+
+static void engine_free(struct engine *en)
+{
+    batch_free(en->batch);
+    image_bank_unref(en->bank);
+    pool_free(en->pool);
+    pthread_cond_destroy(&en->changed);
+    pthread_cond_destroy(&en->wake);
+    pthread_mutex_destroy(&en->snapshot_lock);
+    pthread_mutex_destroy(&en->lock);
+    free(en);
+}
+
+struct engine *engine_start(const struct engine_config *c, struct err *e)
+{
+    if (c->max_running < 1 || c->max_waiting < 0) {
+        err_set(e, ERR_ARG, "%d slots and a queue of %d", c->max_running, c->max_waiting);
+        return NULL;
+    }
+    struct engine *en = calloc(1, sizeof *en);
+
+    if (!en) {
+        err_nomem(e);
+        return NULL;
+    }
+    init_sync(en);
+    en->config = *c;
+    if (en->config.max_images < 1)
+        en->config.max_images = IMAGES_DEFAULT;
+    atomic_init(&en->kv_budget, c->kv_bytes);
+    en->pool = pool_new(c->n_threads, e);
+    en->bank = image_bank_new(e);
+    en->batch = batch_new(en, e);
+    if (!en->pool || !en->bank || !en->batch)
+        goto fail;
+    if (pthread_create(&en->thread, NULL, engine_main, en) != 0) {
+        err_set(e, ERR_NOMEM, "the engine thread cannot be started");
+        goto fail;
+    }
+    return en;
+
+fail:
+    engine_free(en);
+    return NULL;
+}
+
+void engine_stop(struct engine *en)
+{
+    if (!en)
+        return;
+    pthread_mutex_lock(&en->lock);
+    en->stopping = true;
+    en->poked = true;
+    pthread_cond_signal(&en->wake);
+    pthread_mutex_unlock(&en->lock);
+    pthread_join(en->thread, NULL);
+    engine_free(en);
+}
+
+struct pool *engine_pool(struct engine *en)
+{
+    return en->pool;
+}
+
+const struct kernels *engine_kernels(const struct engine *en)
+{
+    return en->config.kernels;
+}
+
+struct image_bank *engine_bank(struct engine *en)
+{
+    return en->bank;
+}
+
+size_t engine_kv_budget(struct engine *en)
+{
+    size_t budget = atomic_load_explicit(&en->kv_budget, memory_order_relaxed);
+    size_t available;
+
+    if (budget > 0)
+        return budget;
+    budget = meminfo_available(&available) == 0 ? available / 4 : kv_unmeasured;
+    budget = budget < kv_least ? kv_least : budget;
+    atomic_store_explicit(&en->kv_budget, budget, memory_order_relaxed);
+    return budget;
+}
+
+/* ---- messages ---- */
+
+void engine_poke(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    en->poked = true;
+    pthread_cond_signal(&en->wake);
+    pthread_mutex_unlock(&en->lock);
+}
+
+void engine_call(struct engine *en, engine_fn *fn, void *arg)
+{
+    struct call c = {.fn = fn, .arg = arg};
+
+    if (pthread_equal(pthread_self(), en->thread)) {
+        fn(en, arg);
+        return;
+    }
+    pthread_mutex_lock(&en->lock);
+    struct call **at = &en->calls;
+
+    while (*at)
+        at = &(*at)->next;
+    *at = &c;
+    en->poked = true;
+    pthread_cond_signal(&en->wake);
+    while (!c.done)
+        pthread_cond_wait(&en->changed, &en->lock);
+    pthread_mutex_unlock(&en->lock);
+}
+
+void engine_set_tick(struct engine *en, engine_tick_fn *fn, void *arg)
+{
+    pthread_mutex_lock(&en->lock);
+    en->tick = fn;
+    en->tick_arg = arg;
+    pthread_mutex_unlock(&en->lock);
+    engine_poke(en);
+}
+
+/* ---- the resident ---- */
+
+struct image *engine_resident(struct engine *en)
+{
+    return en->resident;
+}
+
+struct served *engine_served(struct engine *en)
+{
+    return en->served;
+}
+
+void engine_set_resident(struct engine *en, struct image *im, struct served *s)
+{
+    struct image *old = en->resident;
+    struct served *old_served = en->served;
+    struct runner *old_runner = en->resident_runner;
+    struct err e = {0}; /* no memory now: admission tries again, and says so */
+
+    en->resident_runner = im ? runner_get(en, &im->model->config, &e) : NULL;
+    if (im && old && im != old)
+        image_bank_keep_spare(en->bank);
+    pthread_mutex_lock(&en->lock);
+    en->resident = im;
+    en->served = s;
+    pthread_mutex_unlock(&en->lock);
+    engine_note_running(en, en->batch->n_running, batch_images(en->batch, im));
+    runner_put(en, old_runner);
+    image_unref(old);
+    served_unref(old_served);
+}
+
+void engine_set_served(struct engine *en, struct served *s)
+{
+    struct served *old = en->served;
+
+    pthread_mutex_lock(&en->lock);
+    en->served = s;
+    pthread_mutex_unlock(&en->lock);
+    served_unref(old);
+}
+
+void engine_set_gate(struct engine *en, enum engine_gate g)
+{
+    pthread_mutex_lock(&en->lock);
+    en->gate = g;
+    en->poked = true; /* from a tick: who is refused is told in this turn or the next */
+    pthread_mutex_unlock(&en->lock);
+}
+
+int engine_running(struct engine *en)
+{
+    return en->n_running;
+}
+
+int engine_waiting(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    int n = en->n_waiting;
+
+    pthread_mutex_unlock(&en->lock);
+    return n;
+}
+
+int engine_old_images(struct engine *en)
+{
+    return en->n_old_images;
+}
+
+struct served *engine_peek_served(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    struct served *s = en->served ? served_ref(en->served) : NULL;
+
+    pthread_mutex_unlock(&en->lock);
+    return s;
+}
+
+struct image *engine_peek_image(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    struct image *im = en->resident ? image_ref(en->resident) : NULL;
+
+    pthread_mutex_unlock(&en->lock);
+    return im;
+}
+
+/* ---- waiting for the engine ---- */
+
+static bool is_drained(const struct engine *en, int n)
+{
+    (void)n;
+    return en->n_running == 0;
+}
+
+static bool has_at_most(const struct engine *en, int n)
+{
+    return en->n_old_images <= n;
+}
+
+static bool wait_for(struct engine *en, bool (*met)(const struct engine *, int), int n,
+                     int64_t timeout_ms)
+{
+    int64_t deadline = clock_mono_ns() + timeout_ms * 1000000;
+    struct timespec at = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+    int rc = 0;
+
+    pthread_mutex_lock(&en->lock);
+    while (!met(en, n) && rc == 0)
+        rc = pthread_cond_timedwait(&en->changed, &en->lock, &at);
+    bool ok = met(en, n);
+
+    pthread_mutex_unlock(&en->lock);
+    return ok;
+}
+
+bool engine_wait_drained(struct engine *en, int64_t timeout_ms)
+{
+    return wait_for(en, is_drained, 0, timeout_ms);
+}
+
+bool engine_wait_images(struct engine *en, int n, int64_t timeout_ms)
+{
+    return wait_for(en, has_at_most, n, timeout_ms);
+}
+
+/* ---- counters ---- */
+
+static size_t kv_bytes_used(const struct engine *en)
+{
+    size_t used = 0;
+
+    for (const struct runner *r = en->runners; r; r = r->next)
+        used += (size_t)kv_cache_blocks_used(r->kv) * kv_cache_block_bytes(r->kv);
+    return used;
+}
+
+void engine_note_step(struct engine *en, int prompt_rows, int generated)
+{
+    size_t used = kv_bytes_used(en);
+
+    pthread_mutex_lock(&en->lock);
+    en->steps++;
+    en->prompt_tokens += (uint64_t)prompt_rows;
+    en->generated_tokens += (uint64_t)generated;
+    en->kv_used = used;
+    pthread_mutex_unlock(&en->lock);
+}
+
+void engine_note_running(struct engine *en, int n_running, int n_old_images)
+{
+    size_t used = kv_bytes_used(en);
+
+    pthread_mutex_lock(&en->lock);
+    en->n_running = n_running;
+    en->n_old_images = n_old_images;
+    en->kv_used = used;
+    pthread_cond_broadcast(&en->changed);
+    pthread_mutex_unlock(&en->lock);
+}
+
+void engine_note_slot(struct engine *en, double ms)
+{
+    pthread_mutex_lock(&en->lock);
+    en->slot_ms[en->n_slot_ms++ % SLOT_TIMES] = ms;
+    pthread_mutex_unlock(&en->lock);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(const double *ms, uint64_t n)
+{
+    double sorted[SLOT_TIMES];
+    size_t have = n < SLOT_TIMES ? (size_t)n : SLOT_TIMES;
+
+    if (have < MEDIAN_LEAST)
+        return -1;
+    memcpy(sorted, ms, have * sizeof *sorted);
+    qsort(sorted, have, sizeof *sorted, by_size);
+    return have % 2 ? sorted[have / 2] : (sorted[have / 2 - 1] + sorted[have / 2]) / 2;
+}
+
+void engine_get_stats(struct engine *en, struct engine_stats *out)
+{
+    pthread_mutex_lock(&en->lock);
+    *out = (struct engine_stats){
+        .running = en->n_running,
+        .waiting = en->n_waiting,
+        .max_running = en->config.max_running,
+        .max_waiting = en->config.max_waiting,
+        .median_slot_ms = median(en->slot_ms, en->n_slot_ms),
+        .prompt_tokens = en->prompt_tokens,
+        .generated_tokens = en->generated_tokens,
+        .steps = en->steps,
+        .kv_bytes = atomic_load_explicit(&en->kv_budget, memory_order_relaxed),
+        .kv_used = en->kv_used,
+    };
+    pthread_mutex_unlock(&en->lock);
+    out->images_alive = image_bank_alive(en->bank);
+}
+
+/* ---- requests ---- */
+
+struct gen *engine_submit(struct engine *en, const struct gen_spec *spec, struct err *e)
+{
+    struct image *im = engine_peek_image(en);
+    struct gen *g = gen_new(en, spec, e);
+
+    if (!g)
+        goto done;
+    if (im && gen_check(g, &im->model->config, e) < 0)
+        goto fail;
+    if (queue_push(en, gen_ref(g), e) == 0)
+        goto done;
+    gen_free(g); /* the queue's reference */
+
+fail:
+    gen_free(g);
+    g = NULL;
+
+done:
+    image_unref(im);
+    return g;
+}

@@ -1,0 +1,202 @@
+#include "engine/queue.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/batch.h"
+#include "engine/engine_impl.h"
+#include "engine/gen.h"
+#include "engine/image.h"
+#include "engine/runner.h"
+#include "engine/served.h"
+#include "model/model.h"
+
+/* Slots that are free at once are not waited for; a gate that holds leaves none. */
+static bool is_full(const struct engine *en)
+{
+    int slots = en->gate == GATE_OPEN ? en->config.max_running - en->n_running : 0;
+
+    return en->n_waiting >= en->config.max_waiting + slots;
+}
+
+int queue_push(struct engine *en, struct gen *g, struct err *e)
+{
+    struct gen **at = &en->queue;
+    int rc = 0;
+
+    pthread_mutex_lock(&en->lock);
+    if (en->stopping) {
+        rc = err_set(e, ERR_CONFLICT, "the server stops");
+    } else if (is_full(en)) {
+        rc = err_set(e, ERR_SPACE, "%d requests are waiting already", en->n_waiting);
+    } else {
+        while (*at)
+            at = &(*at)->next;
+        *at = g;
+        g->next = NULL;
+        en->n_waiting++;
+        en->poked = true;
+        pthread_cond_signal(&en->wake);
+    }
+    pthread_mutex_unlock(&en->lock);
+    return rc;
+}
+
+/* The last event of a request that never ran. */
+static void end_waiting(struct gen *g, enum gen_event_kind why)
+{
+    gen_emit(g, &(struct gen_event){.kind = why});
+    gen_free(g);
+}
+
+/* Why a waiting request ends now; GEN_DONE: it does not. */
+static enum gen_event_kind verdict(const struct engine *en, struct gen *g, int64_t now)
+{
+    if (atomic_load_explicit(&g->cancelled, memory_order_relaxed))
+        return GEN_CANCELLED;
+    if (en->gate == GATE_REFUSE)
+        return GEN_TORN;
+    if (en->gate == GATE_OPEN)
+        g->held_since = 0;
+    else if (g->held_since == 0)
+        g->held_since = now;
+    else if (now - g->held_since >= en->config.hold_timeout_ms * 1000000)
+        return GEN_HOLD_TIMEOUT;
+    return GEN_DONE;
+}
+
+/* Unlinks the first request with a verdict. NULL: there is none. */
+static struct gen *unlink_ended(struct engine *en, enum gen_event_kind *why)
+{
+    struct gen **at = &en->queue;
+    int64_t now = clock_mono_ns();
+
+    pthread_mutex_lock(&en->lock);
+    while (*at && (*why = verdict(en, *at, now)) == GEN_DONE)
+        at = &(*at)->next;
+    struct gen *g = *at;
+
+    if (g) {
+        *at = g->next;
+        en->n_waiting--;
+    }
+    pthread_mutex_unlock(&en->lock);
+    return g;
+}
+
+static struct gen *unlink_first(struct engine *en)
+{
+    pthread_mutex_lock(&en->lock);
+    struct gen *g = en->queue;
+
+    if (g) {
+        en->queue = g->next;
+        en->n_waiting--;
+    }
+    pthread_mutex_unlock(&en->lock);
+    return g;
+}
+
+static void put_back(struct engine *en, struct gen *g)
+{
+    pthread_mutex_lock(&en->lock);
+    g->next = en->queue;
+    en->queue = g;
+    en->n_waiting++;
+    pthread_mutex_unlock(&en->lock);
+}
+
+/* GEN_DONE: it may run. */
+static enum gen_event_kind check_resident(struct engine *en, const struct gen *g)
+{
+    struct err e = {0};
+
+    if (!en->resident)
+        return GEN_NO_MODEL;
+    if (en->served->load_counter != g->spec.load_counter ||
+        gen_check(g, &en->resident->model->config, &e) < 0)
+        return GEN_RESOLVE_AGAIN;
+    if (!en->resident_runner)
+        en->resident_runner = runner_get(en, &en->resident->model->config, &e);
+    return en->resident_runner ? GEN_DONE : GEN_NO_MEMORY;
+}
+
+static void pin(struct engine *en, struct gen *g)
+{
+    g->runner = en->resident_runner;
+    g->runner->users++;
+    g->image = image_ref(en->resident);
+    g->served = served_ref(en->served);
+}
+
+static void unpin(struct engine *en, struct gen *g)
+{
+    runner_put(en, g->runner);
+    image_unref(g->image);
+    served_unref(g->served);
+    g->runner = NULL;
+    g->image = NULL;
+    g->served = NULL;
+}
+
+/* False: it has to wait, and everybody behind it. */
+static bool admit(struct engine *en, struct gen *g)
+{
+    enum gen_event_kind why = check_resident(en, g);
+
+    if (why != GEN_DONE) {
+        end_waiting(g, why);
+        return true;
+    }
+    pin(en, g);
+    switch (batch_take(en->batch, g)) {
+    case BATCH_TAKEN:
+        gen_emit(g,
+                 &(struct gen_event){.kind = GEN_ADMITTED, .served = g->served, .image = g->image});
+        return true;
+    case BATCH_NEVER:
+        unpin(en, g);
+        end_waiting(g, GEN_NO_MEMORY);
+        return true;
+    case BATCH_LATER:
+        break;
+    }
+    unpin(en, g);
+    put_back(en, g);
+    return false;
+}
+
+void queue_serve(struct engine *en)
+{
+    enum gen_event_kind why;
+    struct gen *g;
+
+    while ((g = unlink_ended(en, &why)) != NULL)
+        end_waiting(g, why);
+    while (en->gate == GATE_OPEN && !en->batch->starved &&
+           en->batch->n_running < en->config.max_running && (g = unlink_first(en)) != NULL)
+        if (!admit(en, g))
+            return;
+}
+
+int64_t queue_deadline(struct engine *en)
+{
+    int64_t first = 0;
+
+    pthread_mutex_lock(&en->lock);
+    for (const struct gen *g = en->queue; g; g = g->next) {
+        int64_t at = g->held_since + en->config.hold_timeout_ms * 1000000;
+
+        if (g->held_since && (first == 0 || at < first))
+            first = at;
+    }
+    pthread_mutex_unlock(&en->lock);
+    return first;
+}
+
+void queue_end_all(struct engine *en, enum gen_event_kind why)
+{
+    struct gen *g;
+
+    while ((g = unlink_first(en)) != NULL)
+        end_waiting(g, why);
+}

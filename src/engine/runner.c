@@ -1,0 +1,149 @@
+#include "engine/runner.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+#include "base/pool.h"
+#include "engine/engine_impl.h"
+#include "generate/sampler.h"
+#include "kernels/kernels.h"
+#include "model/forward.h"
+#include "model/kv_cache.h"
+#include "model/logits.h"
+
+/* Steps while somebody waits for tokens, and while nobody does: a message waits for one step too.
+ */
+static const double busy_ms = 20, alone_ms = 320;
+
+enum {
+    CLOCK_ROWS_MIN =
+        24, /* smaller steps are bound by reading the weights: they say little of a row */
+    CHUNK_UNKNOWN = 32,
+    CHUNK_ALONE_UNKNOWN = 128,
+    CHUNK_MIN = 16,
+    CHUNK_BUSY_MAX = 128,
+    CHUNK_ALONE_MIN = 64,
+};
+
+static int clamp_rows(double rows, int least, int most)
+{
+    return rows < least ? least : rows > most ? most : (int)rows;
+}
+
+int step_clock_chunk(const struct step_clock *c, int decoding)
+{
+    if (c->row_ms <= 0)
+        return decoding ? CHUNK_UNKNOWN : CHUNK_ALONE_UNKNOWN;
+    if (decoding)
+        return clamp_rows(busy_ms / c->row_ms - decoding, CHUNK_MIN, CHUNK_BUSY_MAX);
+    return clamp_rows(alone_ms / c->row_ms, CHUNK_ALONE_MIN, FORWARD_ROWS_MAX);
+}
+
+void step_clock_note(struct step_clock *c, int rows, double ms)
+{
+    if (rows < CLOCK_ROWS_MIN)
+        return;
+    double row_ms = ms / rows;
+
+    c->row_ms = c->row_ms <= 0 ? row_ms : 0.7 * c->row_ms + 0.3 * row_ms;
+}
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int make_buffers(struct runner *r, int workers, struct err *e)
+{
+    size_t vocab = (size_t)r->config.vocab;
+
+    r->full_bytes = (size_t)ACTIVE_MAX * vocab * sizeof(float);
+    r->full = mmap(NULL, r->full_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (r->full == MAP_FAILED) {
+        r->full = NULL;
+        return err_nomem(e);
+    }
+    r->slice_bytes =
+        round_up(vocab * sizeof(float) + sample_scratch_bytes(r->config.vocab) + 64, 64);
+    r->scratch_bytes = r->slice_bytes * (size_t)workers;
+    r->scratch = aligned_alloc(64, r->scratch_bytes);
+    r->hidden = malloc((size_t)FORWARD_ROWS_MAX * (size_t)r->config.hidden * sizeof(float));
+    return r->scratch && r->hidden ? 0 : err_nomem(e);
+}
+
+static void runner_free(struct runner *r)
+{
+    if (!r)
+        return;
+    kv_cache_free(r->kv);
+    logits_free(r->logits);
+    forward_free(r->forward);
+    if (r->full)
+        munmap(r->full, r->full_bytes);
+    free(r->scratch);
+    free(r->hidden);
+    free(r);
+}
+
+static struct runner *runner_new(struct engine *en, const struct model_config *c, struct err *e)
+{
+    struct runner *r = calloc(1, sizeof *r);
+
+    if (!r) {
+        err_nomem(e);
+        return NULL;
+    }
+    r->config = *c;
+    r->forward = forward_new(c, en->config.kernels, en->pool, e);
+    if (!r->forward)
+        goto fail;
+    r->logits = logits_new(r->forward, e);
+    if (!r->logits)
+        goto fail;
+    r->kv = kv_cache_new(c, engine_kv_budget(en), e);
+    if (!r->kv || make_buffers(r, pool_workers(en->pool), e) < 0)
+        goto fail;
+    return r;
+
+fail:
+    runner_free(r);
+    return NULL;
+}
+
+struct runner *runner_get(struct engine *en, const struct model_config *c, struct err *e)
+{
+    struct runner *r = en->runners;
+
+    while (r && !forward_fits(r->forward, c))
+        r = r->next;
+    if (!r) {
+        r = runner_new(en, c, e);
+        if (!r)
+            return NULL;
+        r->next = en->runners;
+        en->runners = r;
+    }
+    r->users++;
+    return r;
+}
+
+void runner_put(struct engine *en, struct runner *r)
+{
+    if (!r || --r->users > 0)
+        return;
+    struct runner **at = &en->runners;
+
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    runner_free(r);
+}
+
+size_t runner_kv_promised(const struct runner *r)
+{
+    int64_t free_blocks = kv_cache_free_positions(r->kv) / KV_BLOCK;
+
+    return (size_t)(kv_cache_blocks(r->kv) - free_blocks) * kv_cache_block_bytes(r->kv);
+}

@@ -1,0 +1,70 @@
+/* engine/runner.h - what it takes to run images of one shape (inside the room).
+ *
+ * Forward scratch, logits scratch and KV memory depend on the dimensions of a model, not on its
+ * weights: images of equal dimensions share one runner, so a swap allocates nothing. KV blocks
+ * belong to sequences, and a sequence belongs to one image, so blocks are never read under other
+ * weights. Engine thread only. */
+#ifndef ENGINE_RUNNER_H
+#define ENGINE_RUNNER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/config.h"
+
+struct engine;
+struct err;
+struct forward;
+struct kv_cache;
+struct logits;
+
+enum {
+    ACTIVE_MAX = 128, /* sequences that hold KV memory, and so the most answers of one step */
+    DECODE_MAX = 64,  /* rows of one step that decode */
+};
+
+/* How long steps take, for the size of the next prefill chunk. Means that follow the load. */
+struct step_clock {
+    double row_ms; /* time of a step with a chunk, by its rows; 0: not measured yet */
+};
+
+struct runner {
+    struct runner *next;
+    int users; /* the resident and the running requests */
+    struct model_config config;
+    struct forward *forward;
+    struct logits *logits;
+    struct kv_cache *kv;
+    struct step_clock clock;
+    float *hidden; /* [FORWARD_ROWS_MAX, H] */
+    float *full;   /* [ACTIVE_MAX, vocab]: addresses only, touched by rows that are sampled */
+    size_t full_bytes;
+    unsigned char *scratch; /* one slice a worker: a copy of one row, then the sampler's scratch */
+    size_t slice_bytes, scratch_bytes;
+};
+
+/* One of the engine's runners that fits, or a new one; counted. NULL with ERR_NOMEM, ERR_SPACE. */
+struct runner *runner_get(struct engine *en, const struct model_config *c, struct err *e);
+void runner_put(struct engine *en, struct runner *r); /* NULL is allowed */
+
+static inline float *runner_full_row(const struct runner *r, int i)
+{
+    return r->full + (size_t)i * (size_t)r->config.vocab;
+}
+static inline float *runner_row_copy(const struct runner *r, int worker)
+{
+    return (float *)(void *)(r->scratch + (size_t)worker * r->slice_bytes);
+}
+static inline void *runner_sample_scratch(const struct runner *r, int worker)
+{
+    return r->scratch + (size_t)worker * r->slice_bytes + (size_t)r->config.vocab * sizeof(float);
+}
+
+/* Bytes of KV memory that sequences hold or have been promised. */
+size_t runner_kv_promised(const struct runner *r);
+
+/* Rows of prefill that the next step may take beside `decoding` rows of decode. */
+int step_clock_chunk(const struct step_clock *c, int decoding);
+void step_clock_note(struct step_clock *c, int rows, double ms);
+#endif
