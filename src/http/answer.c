@@ -1,0 +1,109 @@
+/* http/answer.c - from a filled http_resp to the library's response. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "http/call.h"
+
+enum { STREAM_BLOCK = 16384 };
+
+static void add(struct http_call *call, const char *name, const char *value)
+{
+    if (value)
+        MHD_add_response_header(call->answer, name, value);
+}
+
+static void add_cors(struct http_call *call)
+{
+    const struct http_config *c = &call->srv->c;
+    const char *origin = http_req_header(&call->req, "Origin");
+
+    if (!origin || !guard_origin_listed(c->cors_origins, origin))
+        return;
+    if (guard_origin_listed(c->cors_origins, "*")) {
+        add(call, "Access-Control-Allow-Origin", "*");
+    } else {
+        add(call, "Access-Control-Allow-Origin", origin);
+        add(call, "Vary", "Origin");
+    }
+    add(call, "Access-Control-Expose-Headers", c->cors_expose);
+}
+
+static void add_headers(struct http_call *call)
+{
+    const struct http_resp *r = &call->resp;
+
+    add(call, "Content-Type", r->content_type);
+    for (int i = 0; i < r->n_headers; i++)
+        add(call, r->headers[i].name, r->headers[i].value);
+    add(call, "X-Request-ID", call->req.request_id[0] ? call->req.request_id : NULL);
+    add_cors(call);
+    if (r->close)
+        add(call, "Connection", "close");
+}
+
+int answer_build(struct http_call *call)
+{
+    struct buf *body = &call->resp.body;
+    size_t len = body->failed ? 0 : body->len;
+    char *bytes = body->failed ? NULL : buf_take(body);
+
+    if (body->failed)
+        return -1;
+    call->answer = MHD_create_response_from_buffer(len, bytes, MHD_RESPMEM_MUST_FREE);
+    if (!call->answer) {
+        free(bytes);
+        return -1;
+    }
+    call->answer_bytes = len;
+    add_headers(call);
+    return 0;
+}
+
+static void release_stream(void *cls)
+{
+    call_unref(cls);
+}
+
+int answer_build_stream(struct http_call *call)
+{
+    call->answer = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, stream_read,
+                                                     call, release_stream);
+    if (!call->answer)
+        return -1;
+    call_ref(call);
+    add_headers(call);
+    return 0;
+}
+
+void answer_resume(struct http_call *call)
+{
+    conns_answer_begins(call->srv->conns, call->conn);
+    log_ev(LOG_DEBUG, "http.answer", "id=%s client=%s method=%s path=%s status=%d took_ms=%.3f",
+           call->req.request_id, call->req.client, call->req.method, call->req.raw_path,
+           call->resp.status, clock_ms_since(call->req.arrived_ns));
+    call->phase = CALL_READY;
+    MHD_resume_connection(call->mhd);
+}
+
+void answer_forget(struct http_call *call)
+{
+    struct MHD_Response *answer = call->answer;
+
+    call->answer = NULL;
+    if (answer)
+        MHD_destroy_response(answer);
+}
+
+/* A stream's response holds a reference of the call, so the call must not hold the response. */
+enum MHD_Result answer_queue(struct http_call *call)
+{
+    enum MHD_Result rc;
+
+    if (!call->answer)
+        return MHD_NO;
+    call->phase = CALL_SENT;
+    rc = MHD_queue_response(call->mhd, (unsigned)call->resp.status, call->answer);
+    answer_forget(call);
+    return rc;
+}

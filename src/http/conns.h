@@ -1,0 +1,40 @@
+/* http/conns.h - every open connection: its deadline, and whether its client is still there.
+ *
+ * The library does not look at a connection that is parked, so a watcher thread has an epoll of its
+ * own. It sees resets and closes, tells a client that only closed its sending side from one that
+ * left, and shuts connections whose deadline has passed. */
+#ifndef HTTP_CONNS_H
+#define HTTP_CONNS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct conn;
+struct conns;
+struct err;
+struct http_call;
+
+struct conns *conns_start(struct err *e);
+void conns_stop(struct conns *cs); /* after the last connection was removed; NULL is allowed */
+int conns_count(struct conns *cs);
+
+struct conn *conns_add(struct conns *cs,
+                       int fd); /* NULL: out of memory; the connection is then unwatched */
+void conns_remove(struct conns *cs,
+                  struct conn *conn); /* before its descriptor is closed; frees it */
+
+/* The call that runs on the connection now; NULL: none. The watcher may mark it gone until it is
+ * replaced. Where `may_probe`, it may send "100 Continue" to find out whether a half-closed client
+ * is there, until conns_answer_begins. */
+void conns_set_call(struct conns *cs, struct conn *conn, struct http_call *call, bool may_probe);
+void conns_answer_begins(struct conns *cs, struct conn *conn);
+int conns_busy(struct conns *cs); /* connections with a call */
+/* When to shut the connection (monotonic ns); 0: never. */
+void conns_set_deadline(struct conns *cs, struct conn *conn, int64_t at_ns);
+void conns_gone_all(struct conns *cs); /* marks every running call as gone */
+
+/* Reads and drops what the client still sends, for two seconds or 8 MiB, then closes: an answer
+ * that was sent before the whole request was read would else be lost to a reset. Takes a duplicate
+ * of fd. */
+void conns_linger(struct conns *cs, int fd);
+#endif
