@@ -12,12 +12,20 @@ void decode_stream_init(struct decode_stream *s, const struct tokenizer *t, unsi
     *s = (struct decode_stream){.tokenizer = t, .flags = flags};
 }
 
+/* ed a0..bf begins a surrogate: broken already, but its third byte is shown with it. */
+static bool is_half_surrogate(const struct decode_stream *s)
+{
+    return s->n_held == 2 && s->held[0] == 0xed && s->held[1] >= 0xa0 && s->held[1] <= 0xbf;
+}
+
 /* The held bytes and the next one: a whole character, a broken part, or still a beginning. */
 static void push_byte(struct decode_stream *s, unsigned char byte, struct buf *out)
 {
     int step;
 
     s->held[s->n_held++] = byte;
+    if (is_half_surrogate(s))
+        return;
     while (s->n_held > 0 && (step = utf8_step(s->held, s->n_held)) != 0) {
         size_t used = (size_t)(step > 0 ? step : -step);
 

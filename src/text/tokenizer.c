@@ -147,7 +147,7 @@ static int word_ids(struct encode *c, const char *word, size_t len, struct err *
     if (t->ignore_merges) {
         int32_t id = vocab_find(&t->vocab, word, len);
 
-        if (id >= 0 && !(t->vocab.flags[id] & PIECE_ADDED))
+        if (id >= 0 && (t->vocab.flags[id] & (PIECE_SPELLED | PIECE_SPECIAL)) == PIECE_SPELLED)
             return token_list_push(c->out, id, e);
     }
     return bpe_word(&t->bpe, &t->vocab, word, len, &c->bpe, c->out, e);

@@ -65,7 +65,7 @@ static int load_added_token(struct tokenizer *t, const json_t *item, struct err 
         json_opt_bool(item, "single_word", &a.single_word, e) < 0)
         return err_wrap(e, "added_tokens");
     a.text = (char *)(uintptr_t)content;
-    a.len = strlen(content);
+    a.len = json_string_length(json_object_get(item, "content")); /* may hold NUL */
     a.id = (int32_t)id;
     if (a.len == 0)
         return err_set(e, ERR_FORMAT, "the added token %" PRId64 " is empty", id);

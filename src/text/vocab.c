@@ -61,7 +61,7 @@ static int put_bytes(struct vocab *v, int64_t id, size_t start, unsigned flags, 
 int vocab_put_spelled(struct vocab *v, int64_t id, const char *text, size_t len, struct err *e)
 {
     size_t start = v->bytes.len;
-    unsigned n;
+    unsigned n, flags = PIECE_SPELLED;
 
     if (check_id(v, id, e) < 0)
         return -1;
@@ -73,22 +73,33 @@ int vocab_put_spelled(struct vocab *v, int64_t id, const char *text, size_t len,
         if (byte < 0) { /* not in the alphabet: the piece stands for its own text */
             v->bytes.len = start;
             buf_add(&v->bytes, text, len);
+            flags = 0;
             break;
         }
         buf_add_char(&v->bytes, (char)byte);
     }
-    return put_bytes(v, id, start, 0, e);
+    return put_bytes(v, id, start, flags, e);
+}
+
+static bool same_bytes(const struct vocab *v, int32_t id, const char *bytes, size_t len)
+{
+    return v->pieces[id].len == len && (len == 0 || memcmp(vocab_bytes(v, id), bytes, len) == 0);
 }
 
 int vocab_put_added(struct vocab *v, int64_t id, const char *text, size_t len, bool special,
                     struct err *e)
 {
     size_t start = v->bytes.len;
+    unsigned flags = 0;
 
     if (check_id(v, id, e) < 0)
         return -1;
+    if (special)
+        flags |= PIECE_SPECIAL;
+    if (v->flags[id] && same_bytes(v, (int32_t)id, text, len))
+        flags |= v->flags[id] & PIECE_SPELLED;
     buf_add(&v->bytes, text, len);
-    return put_bytes(v, id, start, PIECE_ADDED | (special ? PIECE_SPECIAL : 0u), e);
+    return put_bytes(v, id, start, flags, e);
 }
 
 static int32_t *slot_of(const struct vocab *v, const char *bytes, size_t len)
@@ -98,9 +109,22 @@ static int32_t *slot_of(const struct vocab *v, const char *bytes, size_t len)
     for (;; at = (at + 1) & v->mask) {
         int32_t id = v->slots[at];
 
-        if (id < 0 ||
-            (v->pieces[id].len == len && (len == 0 || memcmp(vocab_bytes(v, id), bytes, len) == 0)))
+        if (id < 0 || same_bytes(v, id, bytes, len))
             return &v->slots[at];
+    }
+}
+
+/* Enters the pieces whose spelled flag is `flag`. A piece that is there already stays. */
+static void index_pieces(struct vocab *v, unsigned flag)
+{
+    for (int32_t id = 0; id < v->n; id++) {
+        int32_t *slot;
+
+        if (!v->flags[id] || (v->flags[id] & PIECE_SPELLED) != flag)
+            continue;
+        slot = slot_of(v, vocab_bytes(v, id), v->pieces[id].len);
+        if (*slot < 0)
+            *slot = id;
     }
 }
 
@@ -115,19 +139,13 @@ int vocab_index(struct vocab *v, struct err *e)
         return err_nomem(e);
     memset(v->slots, 0xff, n * sizeof *v->slots);
     v->mask = n - 1;
-    for (int32_t id = 0; id < v->n; id++) {
-        int32_t *slot;
-
-        if (!v->flags[id])
-            continue;
-        slot = slot_of(v, vocab_bytes(v, id), v->pieces[id].len);
-        if (*slot < 0)
-            *slot = id;
-    }
+    index_pieces(v, PIECE_SPELLED);
+    index_pieces(v, 0);
     for (int b = 0; b < 256; b++) {
         char c = (char)b;
+        int32_t id = vocab_find(v, &c, 1);
 
-        v->byte_id[b] = vocab_find(v, &c, 1);
+        v->byte_id[b] = id >= 0 && (v->flags[id] & PIECE_SPELLED) ? id : -1;
     }
     return 0;
 }

@@ -16,7 +16,11 @@ struct err;
 
 enum { VOCAB_MAX_ID = (1 << 22) - 1 };
 
-enum { PIECE_PRESENT = 1, PIECE_ADDED = 2, PIECE_SPECIAL = 4 };
+enum {
+    PIECE_PRESENT = 1,
+    PIECE_SPELLED = 2, /* of model.vocab, in the byte-level alphabet: words are made of these */
+    PIECE_SPECIAL = 4,
+};
 
 struct piece {
     uint32_t start; /* of its bytes in vocab.bytes */
@@ -28,8 +32,8 @@ struct vocab {
     struct piece *pieces; /* [n], owned */
     uint8_t *flags;       /* [n], owned; 0: the id has no piece */
     struct buf bytes;
-    int32_t byte_id[256]; /* the piece that is this one byte, or -1 */
-    int32_t *slots;       /* hash of bytes to id, -1 empty; owned */
+    int32_t byte_id[256]; /* the spelled piece that is this one byte, or -1 */
+    int32_t *slots;       /* hash of bytes to id, spelled pieces first, -1 empty; owned */
     size_t mask;
 };
 
@@ -37,7 +41,8 @@ int vocab_init(struct vocab *v, int64_t max_id, struct err *e);
 /* A piece of model.vocab, spelled in the byte-level alphabet. A spelling that is not keeps its own
  * UTF-8: it can be decoded, and no text leads to it. */
 int vocab_put_spelled(struct vocab *v, int64_t id, const char *text, size_t len, struct err *e);
-/* An added token: its content as it is, and what else the id stood for no more. */
+/* An added token: its content as it is. Where model.vocab has the same id for the same bytes, it
+ * stays a spelled piece too; for other bytes the added token takes the id over. */
 int vocab_put_added(struct vocab *v, int64_t id, const char *text, size_t len, bool special,
                     struct err *e);
 int vocab_index(struct vocab *v, struct err *e);
