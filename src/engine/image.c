@@ -23,7 +23,7 @@
 
 /* ---- counting ---- */
 
-static void files_unref(struct image_files *f)
+void image_files_unref(struct image_files *f)
 {
     if (!f || atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -32,6 +32,12 @@ static void files_unref(struct image_files *f)
     free(f->config);
     chat_source_unref(f->chat);
     free(f);
+}
+
+struct image_files *image_files_ref(struct image_files *f)
+{
+    atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+    return f;
 }
 
 static void memory_release(struct image *im)
@@ -54,7 +60,7 @@ static void image_free(struct image *im)
     model_free(im->model);
     weights_free(im->weights);
     memory_release(im);
-    files_unref(im->files);
+    image_files_unref(im->files);
     image_bank_count(im->bank, -1);
     image_bank_unref(im->bank);
     free(im);
@@ -125,8 +131,24 @@ static struct image_files *files_read(const struct model_config *config, int dir
     return f;
 
 fail:
-    files_unref(f);
+    image_files_unref(f);
     return NULL;
+}
+
+struct image_files *image_files_read(int dir_fd, const char *path, bool with_code,
+                                     const char **reason, struct err *e)
+{
+    struct model_config *config = malloc(sizeof *config);
+    struct image_files *f = NULL;
+
+    if (!config) {
+        err_nomem(e);
+        return NULL;
+    }
+    if (model_config_load(config, dir_fd, reason, e) == 0)
+        f = files_read(config, dir_fd, path, with_code, e);
+    free(config);
+    return f;
 }
 
 /* Reads the opened weight files into a block of the bank. */
@@ -226,6 +248,46 @@ int image_stage(struct image_staging *st, struct image_bank *bank, const struct 
     return 0;
 }
 
+int image_stage_empty(struct image_staging *st, struct image_bank *bank,
+                      const struct st_index *index, struct err *e)
+{
+    size_t bytes = weights_bytes(index, e);
+
+    *st = (struct image_staging){0};
+    if (bytes == 0)
+        return -1;
+    st->block = image_bank_take(bank, bytes, &st->block_bytes, e);
+    if (!st->block)
+        return -1;
+    st->bank = image_bank_ref(bank);
+    st->weights = weights_new(index, st->block, st->block_bytes, e);
+    if (st->weights)
+        return 0;
+    image_staging_release(st);
+    return -1;
+}
+
+struct image *image_adopt(struct image_staging *st, struct image_files *files, const char **reason,
+                          struct err *e)
+{
+    struct image *im = image_new(st->bank, IMAGE_PRIVATE, e);
+
+    if (!im)
+        return NULL;
+    im->files = image_files_ref(files);
+    im->model = model_bind(files->config, st->weights, reason, e);
+    if (!im->model) {
+        image_unref(im);
+        return NULL;
+    }
+    im->weights = st->weights;
+    im->block = st->block;
+    im->block_bytes = st->block_bytes;
+    image_bank_unref(st->bank);
+    *st = (struct image_staging){0};
+    return im;
+}
+
 void image_staging_release(struct image_staging *st)
 {
     if (!st->bank)
@@ -243,8 +305,7 @@ static int fill_copy(struct image *im, struct image *from, struct err *e)
 {
     const char *reason = NULL;
 
-    im->files = from->files;
-    atomic_fetch_add_explicit(&im->files->refs, 1, memory_order_relaxed);
+    im->files = image_files_ref(from->files);
     im->weights = weights_new(&from->weights->index, im->block, im->block_bytes, e);
     if (!im->weights)
         return -1;

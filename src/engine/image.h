@@ -27,6 +27,7 @@ struct err;
 struct image_bank;
 struct model;
 struct model_config;
+struct st_index;
 struct model_dir;
 struct tokenizer;
 struct weights;
@@ -109,5 +110,22 @@ struct image_staging {
 /* Reads the opened weight files into the spare or fresh memory. 0 or -1. */
 int image_stage(struct image_staging *st, struct image_bank *bank, const struct model_dir *md,
                 struct image_load *opt, struct err *e);
+/* Memory laid out for the tensors of `index`, to be filled by the caller (weights_place, or read
+ * into base when the index is canonical). 0 or -1. */
+int image_stage_empty(struct image_staging *st, struct image_bank *bank,
+                      const struct st_index *index, struct err *e);
 void image_staging_release(struct image_staging *st); /* a zeroed one is allowed */
+
+/* An image of staged weights: takes the memory, *st is empty after success. `files` gets one more
+ * reference; its config must fit the tensors (-1 as NULL with ERR_FORMAT and *reason, as
+ * model_bind). */
+struct image *image_adopt(struct image_staging *st, struct image_files *files, const char **reason,
+                          struct err *e);
+
+/* The small files of a model directory without its weights: config, companions, tokenizer, chat
+ * template. Owned (image_files_unref). ERR_FORMAT with *reason as model_config_load. */
+struct image_files *image_files_read(int dir_fd, const char *path, bool with_code,
+                                     const char **reason, struct err *e);
+struct image_files *image_files_ref(struct image_files *f);
+void image_files_unref(struct image_files *f); /* NULL is allowed */
 #endif
