@@ -15,7 +15,7 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-static bool __attribute__((unused)) has_bf16(void)
+static bool has_bf16(void)
 {
     return has_avx512() && __builtin_cpu_supports("avx512bf16");
 }
@@ -30,6 +30,7 @@ static const struct {
     const struct kernels *table;
     bool (*supported)(void);
 } variants[] = {
+    {&kernels_bf16, has_bf16},
     {&kernels_avx512, has_avx512},
     {&kernels_ref, always},
     {&kernels_bf16_ref, always},

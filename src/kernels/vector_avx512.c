@@ -27,3 +27,23 @@ const struct kernels kernels_avx512 = {
     .block_max = block_max,
     .block_sum_exp = block_sum_exp,
 };
+
+/* Only linear() differs. */
+const struct kernels kernels_bf16 = {
+    .name = "bf16",
+    .numerics = "bf16-1",
+    .linear_x_bytes = linear_x_bf16_bytes,
+    .linear_x_prepare = linear_x_bf16,
+    .linear = linear_bf16,
+    .rmsnorm = rmsnorm,
+    .rope = rope,
+    .swiglu = swiglu,
+    .add = add,
+    .to_f32 = to_f32,
+    .kv_store = kv_store,
+    .attention = attention,
+    .attention_scratch = attention_no_scratch,
+    .short_conv = short_conv,
+    .block_max = block_max,
+    .block_sum_exp = block_sum_exp,
+};
