@@ -195,8 +195,10 @@ static void combine_row(const struct logits *l, int r, struct logits_row *row)
         }
     }
     row->finite &= row->max > -INFINITY;
-    if (!row->finite)
+    if (!row->finite) {
+        row->n_top = 0;
         return;
+    }
     for (int b = 0; b < l->n_blocks; b++) {
         sum += (double)parts[b].sum * (double)kern_exp(parts[b].max - row->max);
         for (int i = 0; i < parts[b].n_top; i++) {

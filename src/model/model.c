@@ -234,13 +234,15 @@ void model_free(struct model *m)
 int model_open_dir(int dir_fd, const struct model_dir_rules *rules, struct model_dir *md,
                    struct model_config *config, const char **reason, struct err *e)
 {
+    unsigned flags =
+        (rules->f32_ok ? MD_F32_OK : 0u) | (rules->trust_remote_code ? MD_TRUST_REMOTE_CODE : 0u);
     enum model_dir_reason why = MD_OK;
 
     if (model_dir_open(md, dir_fd, &why, e) < 0) {
         *reason = model_dir_reason_word(why);
         return -1;
     }
-    if (model_dir_check_config(md, dir_fd, rules->f32_ok, &why, e) < 0) {
+    if (model_dir_check_config(md, dir_fd, flags, &why, e) < 0) {
         *reason = model_dir_reason_word(why);
         goto fail;
     }

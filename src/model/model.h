@@ -61,7 +61,8 @@ int model_check_index(const struct model_config *c, const struct st_index *index
 
 struct model_dir;
 struct model_dir_rules {
-    bool f32_ok; /* a catalogue model may be F32; a checkpoint is 16-bit (spec REQ-L-24) */
+    bool f32_ok;            /* a catalogue model may be F32; a checkpoint is 16-bit */
+    bool trust_remote_code; /* config.json may name code; it is never run */
 };
 
 /* May this directory be served? Opens it (tensor/model_dir.h), reads the config, checks files,
