@@ -30,10 +30,8 @@ static const struct {
     const struct kernels *table;
     bool (*supported)(void);
 } variants[] = {
-    {&kernels_bf16, has_bf16},
-    {&kernels_avx512, has_avx512},
-    {&kernels_ref, always},
-    {&kernels_bf16_ref, always},
+    {&kernels_bf16, has_bf16}, {&kernels_avx512, has_avx512}, {&kernels_avx2, has_avx2},
+    {&kernels_ref, always},    {&kernels_bf16_ref, always},
 };
 
 enum { N_VARIANTS = sizeof variants / sizeof *variants };

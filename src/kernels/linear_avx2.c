@@ -1,0 +1,400 @@
+/* linear(), numerics exact-1, for AVX2, FMA and F16C: the 16 lanes of an output are two registers.
+ *
+ * Lanes never meet before the end, so a tile walks k twice, once for lanes 0-7 and once for lanes
+ * 8-15: 3 rows of x times 4 rows of W are then 12 accumulators, and 3 activations and 1 weight fill
+ * the 16 registers. Few rows read W as it lies in memory; many rows a widened panel, k cut into
+ * blocks and the lanes carried, as in linear_avx512.c. */
+#include <immintrin.h>
+
+#include "kernels/lanes.h"
+#include "kernels/linear_job.h"
+#include "kernels/variants.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    HALF = 8,             /* lanes of one register */
+    TILE_ROWS = 3,        /* see above */
+    TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
+    DIRECT_ROWS = 6,      /* up to here widening in registers beats a panel */
+    STRIP = 6,            /* rows of x that stay in the first cache for a whole panel */
+    PANEL = 16,           /* rows of W in a panel */
+    K_BLOCK = 768,        /* 6 rows of x of this length are 18 KB */
+    ROW_BLOCK = 192,      /* rows of x that share a widened panel when lanes are carried */
+    PREFETCH = 8 * 1024,  /* bytes of W asked for ahead of their use */
+    CARRY = LANES * PANEL /* floats carried per row of x */
+};
+
+_Static_assert((PANEL * K_BLOCK + ROW_BLOCK * CARRY) * sizeof(float) <= LINEAR_SCRATCH,
+               "panel and carried lanes fit the scratch memory");
+
+typedef __m256 tile_acc[TILE_ROWS][TILE_OUT]; /* one half of the lanes */
+
+/* ---- the canonical tree ---- */
+
+/* b[q] of four outputs for the two groups of four in one half: [q even: 4 outputs | q odd: 4]. */
+INLINE __m256 sum_groups(const __m256 a[TILE_OUT])
+{
+    __m256 s = _mm256_add_ps(_mm256_unpacklo_ps(a[0], a[1]), _mm256_unpackhi_ps(a[0], a[1]));
+    __m256 t = _mm256_add_ps(_mm256_unpacklo_ps(a[2], a[3]), _mm256_unpackhi_ps(a[2], a[3]));
+    __m256d u = _mm256_castps_pd(s);
+    __m256d v = _mm256_castps_pd(t);
+
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(u, v)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(u, v)));
+}
+
+INLINE __m128 load_bias(const struct linear_job *b, int j)
+{
+    float v[TILE_OUT] = {0};
+
+    for (int i = 0; i < TILE_OUT && j + i < b->n1; i++)
+        v[i] = weight_f32(b->bias, b->w->dtype, (size_t)(j + i));
+    return _mm_loadu_ps(v);
+}
+
+/* lo, hi: sum_groups of lanes 0-7 and 8-15; outputs j .. j+3, cut at n1, of one row. */
+INLINE void put_row(const struct linear_job *b, int row, int j, __m256 lo, __m256 hi)
+{
+    float *y = b->y + row * b->ldy + j;
+    __m256 c = _mm256_add_ps(lo, hi); /* [b0 + b2 | b1 + b3] */
+    __m128 v = _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
+    __m128i mask = _mm_cmpgt_epi32(_mm_set1_epi32(b->n1 - j), _mm_setr_epi32(0, 1, 2, 3));
+
+    if (b->bias)
+        v = _mm_add_ps(v, load_bias(b, j));
+    if (b->accumulate)
+        v = _mm_add_ps(_mm_maskload_ps(y, mask), v);
+    _mm_maskstore_ps(y, mask, v);
+}
+
+/* ---- steps of a tile ---- */
+
+INLINE __m256i mask_of(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+INLINE __m256 widen(const void *w, enum kern_dtype dtype)
+{
+    if (dtype == KERN_F32)
+        return _mm256_loadu_ps(w);
+    __m128i h = _mm_loadu_si128(w);
+    if (dtype == KERN_F16)
+        return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* The first n weights, and zeros. */
+INLINE __m256 widen_part(const void *w, enum kern_dtype dtype, int n)
+{
+    float v[HALF] = {0};
+
+    for (int i = 0; i < n && i < HALF; i++)
+        v[i] = weight_f32(w, dtype, (size_t)i);
+    return _mm256_loadu_ps(v);
+}
+
+INLINE void clear(int R, tile_acc acc)
+{
+#pragma GCC unroll 3
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < TILE_OUT; i++)
+            acc[r][i] = _mm256_setzero_ps();
+}
+
+INLINE void fma_step(int R, tile_acc acc, const float *x, ptrdiff_t ldx, const __m256 w[TILE_OUT])
+{
+#pragma GCC unroll 3
+    for (int r = 0; r < R; r++) {
+        __m256 v = _mm256_loadu_ps(x + r * ldx);
+
+#pragma GCC unroll 4
+        for (int i = 0; i < TILE_OUT; i++)
+            acc[r][i] = _mm256_fmadd_ps(v, w[i], acc[r][i]);
+    }
+}
+
+/* The same with weights from a panel: the activations stay in registers, a weight is loaded once.
+ */
+INLINE void fma_panel_step(int R, tile_acc acc, const __m256 x[TILE_ROWS], const float *panel)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_OUT; i++) {
+        __m256 w = _mm256_load_ps(panel + i * HALF);
+
+#pragma GCC unroll 3
+        for (int r = 0; r < R; r++)
+            acc[r][i] = _mm256_fmadd_ps(x[r], w, acc[r][i]);
+    }
+}
+
+INLINE void load_rows(int R, __m256 v[TILE_ROWS], const float *x, ptrdiff_t ldx, int n)
+{
+#pragma GCC unroll 3
+    for (int r = 0; r < R; r++)
+        v[r] =
+            n >= HALF ? _mm256_loadu_ps(x + r * ldx) : _mm256_maskload_ps(x + r * ldx, mask_of(n));
+}
+
+/* ---- few rows: W straight from memory ---- */
+
+/* Lanes [h, h + 8) of a tile; `ahead` prefetches the same place of a later tile. */
+INLINE void direct_half(const struct linear_job *b, int R, enum kern_dtype dtype, const float *x,
+                        const char *const w[TILE_OUT], int h, size_t ahead, tile_acc acc)
+{
+    size_t size = dtype_size(dtype);
+    int k = h;
+    __m256 v[TILE_OUT];
+
+    clear(R, acc);
+    for (; k + HALF <= b->w->k; k += LANES) {
+#pragma GCC unroll 4
+        for (int i = 0; i < TILE_OUT; i++) {
+            const char *at = w[i] + (size_t)k * size;
+
+            v[i] = widen(at, dtype);
+            if (ahead)
+                _mm_prefetch(at + ahead, _MM_HINT_T0);
+        }
+        fma_step(R, acc, x + k, b->ldx, v);
+    }
+    if (b->w->k % LANES != 0 && k / LANES == b->w->k / LANES) {
+        int n = b->w->k - k > 0 ? b->w->k - k : 0; /* the tail may end before this half */
+        __m256 xs[TILE_ROWS];
+
+        for (int i = 0; i < TILE_OUT; i++)
+            v[i] = widen_part(w[i] + (size_t)k * size, dtype, n);
+        load_rows(R, xs, x + k, b->ldx, n);
+#pragma GCC unroll 3
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int i = 0; i < TILE_OUT; i++)
+                acc[r][i] = _mm256_fmadd_ps(xs[r], v[i], acc[r][i]);
+    }
+}
+
+INLINE void direct_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row, int j,
+                        size_t ahead)
+{
+    const float *x = b->x + row * b->ldx;
+    const char *w[TILE_OUT];
+    __m256 lo[TILE_ROWS];
+    tile_acc acc;
+
+    for (int i = 0; i < TILE_OUT; i++)
+        w[i] = weight_row(b, j + i, dtype_size(dtype));
+    direct_half(b, R, dtype, x, w, 0, ahead, acc);
+#pragma GCC unroll 3
+    for (int r = 0; r < R; r++)
+        lo[r] = sum_groups(acc[r]);
+    direct_half(b, R, dtype, x, w, HALF, 0, acc);
+#pragma GCC unroll 3
+    for (int r = 0; r < R; r++)
+        put_row(b, row + r, j, lo[r], sum_groups(acc[r]));
+}
+
+#define DIRECT_TILE(R)                                                                    \
+    static void direct_tile_##R(const struct linear_job *b, int row, int j, size_t ahead) \
+    {                                                                                     \
+        if (b->w->dtype == KERN_BF16)                                                     \
+            direct_tile(b, R, KERN_BF16, row, j, ahead);                                  \
+        else if (b->w->dtype == KERN_F16)                                                 \
+            direct_tile(b, R, KERN_F16, row, j, ahead);                                   \
+        else                                                                              \
+            direct_tile(b, R, KERN_F32, row, j, ahead);                                   \
+    }
+
+DIRECT_TILE(1)
+DIRECT_TILE(2)
+DIRECT_TILE(3)
+
+typedef void direct_tile_fn(const struct linear_job *b, int row, int j, size_t ahead);
+
+static direct_tile_fn *const direct_tiles[TILE_ROWS + 1] = {
+    NULL,
+    direct_tile_1,
+    direct_tile_2,
+    direct_tile_3,
+};
+
+static void linear_direct(const struct linear_job *b, int n0)
+{
+    size_t ahead = prefetch_distance(b->w, dtype_size(b->w->dtype), TILE_OUT, PREFETCH);
+
+    for (int j = n0; j < b->n1; j += TILE_OUT)
+        for (int row = 0, R; row < b->m; row += R) {
+            R = tile_rows(b->m - row, TILE_ROWS);
+            direct_tiles[R](b, row, j, row == 0 ? ahead : 0);
+        }
+}
+
+/* ---- many rows: W widened into a panel ---- */
+
+/* One block of k: elements [k0, k0 + k) of every row. */
+struct k_block {
+    int k0, k, steps;
+    bool first, last; /* lanes start at zero; lanes are summed and put into y */
+};
+
+/* panel[group][half][step][output of the group][lane of the half] of rows j .. j+15 of W. */
+INLINE void widen_panel(float *panel, const struct linear_job *b, enum kern_dtype dtype, int j,
+                        const struct k_block *kb)
+{
+    size_t size = dtype_size(dtype);
+    ptrdiff_t half = (ptrdiff_t)kb->steps * TILE_OUT * HALF;
+
+    for (int i = 0; i < PANEL && j + i < b->n1; i++) {
+        const char *w = weight_row(b, j + i, size) + (size_t)kb->k0 * size;
+        float *group = panel + i / TILE_OUT * 2 * half + i % TILE_OUT * HALF;
+
+        for (int k = 0; k < kb->steps * LANES; k += HALF) {
+            float *to = group + k / HALF % 2 * half + k / LANES * TILE_OUT * HALF;
+            const char *at = w + (size_t)k * size;
+
+            _mm256_store_ps(to, k + HALF <= kb->k ? widen(at, dtype)
+                                                  : widen_part(at, dtype, kb->k - k));
+        }
+    }
+}
+
+static void widen_panel_any(float *panel, const struct linear_job *b, int j,
+                            const struct k_block *kb)
+{
+    if (b->w->dtype == KERN_BF16)
+        widen_panel(panel, b, KERN_BF16, j, kb);
+    else if (b->w->dtype == KERN_F16)
+        widen_panel(panel, b, KERN_F16, j, kb);
+    else
+        widen_panel(panel, b, KERN_F32, j, kb);
+}
+
+/* Lanes [h, h + 8) of a tile over one block of k. */
+INLINE void panel_half(const struct linear_job *b, int R, const struct k_block *kb, const float *x,
+                       const float *panel, float *carry, int h, tile_acc acc)
+{
+    int k = h;
+    __m256 v[TILE_ROWS];
+
+    if (kb->first)
+        clear(R, acc);
+    else
+        for (int r = 0; r < R; r++)
+            for (int i = 0; i < TILE_OUT; i++)
+                acc[r][i] = _mm256_load_ps(carry + r * CARRY + i * LANES + h);
+    for (; k + HALF <= kb->k; k += LANES, panel += TILE_OUT * HALF) {
+        load_rows(R, v, x + k, b->ldx, HALF);
+        fma_panel_step(R, acc, v, panel);
+    }
+    if (k < kb->steps * LANES) {
+        load_rows(R, v, x + k, b->ldx, kb->k - k);
+        fma_panel_step(R, acc, v, panel);
+    }
+    if (!kb->last)
+        for (int r = 0; r < R; r++)
+            for (int i = 0; i < TILE_OUT; i++)
+                _mm256_store_ps(carry + r * CARRY + i * LANES + h, acc[r][i]);
+}
+
+INLINE void panel_tile(const struct linear_job *b, int R, const struct k_block *kb, int row, int j,
+                       const float *panel, float *carry)
+{
+    const float *x = b->x + row * b->ldx + kb->k0;
+    __m256 lo[TILE_ROWS];
+    tile_acc acc;
+
+    panel_half(b, R, kb, x, panel, carry, 0, acc);
+#pragma GCC unroll 3
+    for (int r = 0; r < R; r++)
+        lo[r] = sum_groups(acc[r]);
+    panel += (ptrdiff_t)kb->steps * TILE_OUT * HALF;
+    panel_half(b, R, kb, x, panel, carry, HALF, acc);
+    if (kb->last)
+#pragma GCC unroll 3
+        for (int r = 0; r < R; r++)
+            put_row(b, row + r, j, lo[r], sum_groups(acc[r]));
+}
+
+#define PANEL_TILE(R)                                                                         \
+    static void panel_tile_##R(const struct linear_job *b, const struct k_block *kb, int row, \
+                               int j, const float *panel, float *carry)                       \
+    {                                                                                         \
+        panel_tile(b, R, kb, row, j, panel, carry);                                           \
+    }
+
+PANEL_TILE(1)
+PANEL_TILE(2)
+PANEL_TILE(3)
+
+typedef void panel_tile_fn(const struct linear_job *b, const struct k_block *kb, int row, int j,
+                           const float *panel, float *carry);
+
+static panel_tile_fn *const panel_tiles[TILE_ROWS + 1] = {
+    NULL,
+    panel_tile_1,
+    panel_tile_2,
+    panel_tile_3,
+};
+
+/* Rows [row0, row1), at most STRIP of them, times the panel. carry belongs to row0. */
+static void panel_strip(const struct linear_job *b, const struct k_block *kb, int row0, int row1,
+                        int j, const float *panel, float *carry)
+{
+    ptrdiff_t group = (ptrdiff_t)kb->steps * TILE_OUT * LANES;
+
+    for (int i = 0; i < PANEL && j + i < b->n1; i += TILE_OUT)
+        for (int row = row0, R; row < row1; row += R) {
+            R = tile_rows(row1 - row, TILE_ROWS);
+            panel_tiles[R](b, kb, row, j + i, panel + i / TILE_OUT * group,
+                           carry + (ptrdiff_t)(row - row0) * CARRY + i * LANES);
+        }
+}
+
+static void linear_panel(const struct linear_job *b, int n0, float *scratch)
+{
+    int k = b->w->k;
+    int block = (tile_rows(k, K_BLOCK) + LANES - 1) / LANES * LANES;
+    int rows = k <= block ? b->m : ROW_BLOCK;
+    float *carry = scratch + PANEL * K_BLOCK;
+
+    for (int row0 = 0; row0 < b->m; row0 += rows)
+        for (int j = n0; j < b->n1; j += PANEL)
+            for (int k0 = 0; k0 < k; k0 += block) {
+                int n = k - k0 < block ? k - k0 : block;
+                struct k_block kb = {.k0 = k0,
+                                     .k = n,
+                                     .steps = (n + LANES - 1) / LANES,
+                                     .first = k0 == 0,
+                                     .last = k0 + n == k};
+                int row1 = b->m - row0 < rows ? b->m : row0 + rows;
+
+                widen_panel_any(scratch, b, j, &kb);
+                for (int row = row0, R; row < row1; row += R) {
+                    R = tile_rows(row1 - row, STRIP);
+                    panel_strip(b, &kb, row, row + R, j, scratch,
+                                carry + (ptrdiff_t)(row - row0) * CARRY);
+                }
+            }
+}
+
+void linear_avx2(float *y, int ldy, const float *x, int ldx, const void *px, int m,
+                 const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
+                 void *scratch)
+{
+    struct linear_job b = {.y = y,
+                           .x = x,
+                           .w = w,
+                           .bias = bias,
+                           .ldy = ldy,
+                           .ldx = ldx,
+                           .m = m,
+                           .n1 = n1,
+                           .accumulate = accumulate};
+
+    (void)px;
+    if (m <= DIRECT_ROWS)
+        linear_direct(&b, n0);
+    else
+        linear_panel(&b, n0, scratch);
+}
