@@ -11,14 +11,12 @@
 
 #include "http/server.h"
 
-struct chat;
 struct http_req;
 struct http_resp;
 struct service;
 
 struct api {
-    struct service *service; /* weights, models, identity: service/service.h */
-    struct chat *chat;       /* completions and chat: service/chat.h */
+    struct service *service; /* every use case: service/service.h */
     const char *version;     /* of the program */
 };
 

@@ -1,7 +1,7 @@
 /* api/envelope.h - the management face: {"success", "data", "error"} (ENV-01 to ENV-03, ENV-07,
  * ENV-10).
  *
- * Every handler under /api ends with exactly one of these. `data` and `details` are consumed. */
+ * Every handler under /api ends with exactly one of api_ok, api_fail and api_bare. */
 #ifndef API_ENVELOPE_H
 #define API_ENVELOPE_H
 
@@ -9,29 +9,24 @@
 #include <stdint.h>
 
 struct api_call;
-struct err;
+struct refusal;
 
-void api_ok(struct api_call *call, int status, json_t *data);
+void api_ok(struct api_call *call, int status, json_t *data); /* data is consumed */
+/* Status, message and details of the refusal; *r is left as it is. A 503 gets Retry-After. */
+void api_fail(struct api_call *call, const struct refusal *r);
 
-/* A failure with the status that api/errors.tbl gives the code; `details` may be NULL. A 503 gets
- * Retry-After. */
-void api_fail(struct api_call *call, const char *code, const char *message, json_t *details);
+/* The body of a management request. *object owned, or NULL with *errors, an owned list of
+ * {path, message, type}: the body is missing, malformed, no object, or not declared as
+ * application/json. An empty body counts as {} where `may_be_empty`. */
+void api_body_object(struct api_call *call, int may_be_empty, json_t **object, json_t **errors);
 
-/* 500 INTERNAL_ERROR, or 507 INSUFFICIENT_MEMORY for ERR_NOMEM; logs e. */
-void api_fail_internal(struct api_call *call, const struct err *e);
+/* The same for routes that check nothing before the body: -1 when 422 VALIDATION_ERROR has been
+ * sent. */
+int api_take_body(struct api_call *call, int may_be_empty, json_t **object);
 
-/* A list for 422: api_invalid_add(&list, ...) for each finding, then api_fail_invalid. */
-void api_invalid_add(json_t **errors, const char *path, const char *type, const char *message);
-void api_fail_invalid(struct api_call *call,
-                      json_t *errors); /* consumed; cut at 100 entries (D-35) */
-
-/* The body as a JSON object (owned). NULL: the refusal has been sent (content type, malformed, no
- * object). An empty body is {} where `may_be_empty`. */
-json_t *api_body_object(struct api_call *call, int may_be_empty);
-
-/* "2026-11-29T19:16:58.123Z", or null for a negative time. */
+/* "2026-11-29T19:16:58.123Z" (owned), or null for a negative time. */
 json_t *api_time(int64_t wall_ms);
 
-/* The bare answers of ENV-09. */
-void api_bare(struct api_call *call, int status, const char *detail);
+void api_json(struct api_call *call, int status, json_t *body);       /* as it stands; consumed */
+void api_bare(struct api_call *call, int status, const char *detail); /* {"detail": ...} (ENV-09) */
 #endif

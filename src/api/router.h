@@ -1,9 +1,8 @@
 /* api/router.h - finds the row for a method and a path. The product's table is api/routes.c.
  *
- * A pattern is literal segments, "{id}" (a positive decimal integer of at most 18 digits) or, as
- * the last one,
- * "{rest...}" (everything that is left, slashes too, at least one byte). Segments are compared
- * after decoding %XX once; literal rows win over patterns. */
+ * A pattern is literal segments, "{id}" (one segment) or, as the last one, "{rest...}" (everything
+ * that is left, slashes too, at least one byte). Segments are compared as sent; what a pattern
+ * takes is decoded once. The first row that fits wins, so literal rows stand before patterns. */
 #ifndef API_ROUTER_H
 #define API_ROUTER_H
 
@@ -12,7 +11,7 @@
 
 #include "api/api.h"
 
-enum api_body_class { BODY_NONE, BODY_SMALL, BODY_LARGE }; /* 64 KiB (ignored), 1 MiB, 16 MiB */
+enum api_body_class { BODY_NONE, BODY_SMALL, BODY_LARGE }; /* 64 KiB (skipped), 1 MiB, 16 MiB */
 
 struct api_route {
     const char *method;
@@ -23,11 +22,13 @@ struct api_route {
 
 struct api_match {
     const struct api_route *route; /* NULL: see allow */
-    int64_t id;
-    char *rest;      /* owned, or NULL */
-    char allow[128]; /* methods that the path has ("GET, POST"); "": no such path */
+    int64_t id;     /* {id}: 1 and more, 0 when there is none, -1 when it is no such number */
+    char *rest;     /* {rest...}: owned, "" when it cannot be decoded; else NULL */
+    char allow[64]; /* methods of this path ("GET, POST"); "": no such path */
 };
 
+/* HEAD finds the row of GET. A row with {id} that is no number counts only where the method fits
+ * too. */
 void api_match_route(const struct api_route *table, size_t n, const char *method,
                      const char *raw_path, struct api_match *out);
 

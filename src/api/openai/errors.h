@@ -6,16 +6,13 @@
 #include <jansson.h>
 
 struct api_call;
-struct buf;
+struct refusal;
+struct service;
 
-/* A refusal by its code of api/errors.tbl, which gives status and type. param NULL: null.
- * retry_after_s: for 503; 0: the default of section 7.8 for that code. */
-void openai_fail(struct api_call *call, const char *code, const char *param, int retry_after_s,
-                 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Status, body and, for a 503, Retry-After. A management code is written in lower case. */
+void openai_fail(struct api_call *call, const struct refusal *r);
 
-/* The error object alone (owned), as it stands in an answer and in the last frame of a broken
- * stream. */
-json_t *openai_error(const char *code, const char *param, const char *message);
-
-void openai_ok(struct api_call *call, json_t *body); /* 200; consumed */
+/* The error object alone (owned), as it stands in an answer; `retry_after` is added for the last
+ * frame of a stream that breaks with a 503. */
+json_t *openai_error(const struct service *s, const struct refusal *r, int in_stream);
 #endif

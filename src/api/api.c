@@ -1,0 +1,102 @@
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/envelope.h"
+#include "api/router.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "http/request.h"
+#include "http/response.h"
+#include "service/refusal.h"
+
+static void refuse_id(struct api_call *call)
+{
+    struct refusal r = {0};
+
+    refuse_with(&r, REFUSAL_VALIDATION_ERROR,
+                json_pack("{s:[{s:s, s:s, s:s}]}", "errors", "path", "id", "message",
+                          "must be a whole number of at least 1", "type", "int_parsing"),
+                "The id in the address must be a whole number of at least 1.");
+    api_fail(call, &r);
+    refusal_clear(&r);
+}
+
+static void answer_unknown(struct api_call *call, const struct api_match *m)
+{
+    if (!*m->allow) {
+        api_bare(call, 404, "Not Found");
+        return;
+    }
+    http_resp_header(call->resp, "Allow", m->allow);
+    api_bare(call, 405, "Method Not Allowed");
+}
+
+void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
+{
+    struct api_call call = {.api = arg, .req = req, .resp = resp, .rest = ""};
+    struct api_match m;
+    size_t n;
+    const struct api_route *table = api_routes(&n);
+
+    api_match_route(table, n, req->method, req->raw_path, &m);
+    call.id = m.id;
+    if (m.rest)
+        call.rest = m.rest;
+    if (!m.route)
+        answer_unknown(&call, &m);
+    else if (m.id < 0)
+        refuse_id(&call);
+    else
+        m.route->fn(&call);
+    free(m.rest);
+}
+
+size_t api_limit(void *arg, const char *method, const char *raw_path)
+{
+    struct api_match m;
+    size_t n;
+    const struct api_route *table = api_routes(&n);
+
+    (void)arg;
+    api_match_route(table, n, method, raw_path, &m);
+    free(m.rest);
+    return api_body_limit(m.route ? m.route->body : BODY_SMALL);
+}
+
+/* ---- refusals of the server itself, in the form of the face ---- */
+
+static json_t *v1_body(const struct http_refusal_facts *f)
+{
+    const char *code = f->kind == HTTP_TOO_LARGE ? "payload_too_large"
+                       : f->status >= 500        ? "server_error"
+                                                 : "invalid_parameter";
+
+    return json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", f->message, "type",
+                     f->status >= 500 ? "server_error" : "invalid_request_error", "param", "code",
+                     code);
+}
+
+static json_t *management_body(const struct http_refusal_facts *f)
+{
+    if (f->kind != HTTP_TOO_LARGE)
+        return json_pack("{s:s}", "detail", f->message);
+    return json_pack("{s:b, s:n, s:{s:s, s:s, s:{s:I, s:I, s:s, s:s}}}", "success", 0, "data",
+                     "error", "code", "PAYLOAD_TOO_LARGE", "message", f->message, "details",
+                     "limit_bytes", (json_int_t)f->limit_bytes, "measured_bytes",
+                     (json_int_t)f->measured_bytes, "user_message", f->message, "technical_message",
+                     f->message);
+}
+
+const char *api_refuse(void *arg, const char *raw_path, const struct http_refusal_facts *f,
+                       struct buf *body)
+{
+    json_t *o = strncmp(raw_path, "/v1/", 4) == 0 ? v1_body(f) : management_body(f);
+
+    (void)arg;
+    if (o)
+        json_write(body, o);
+    json_decref(o);
+    return "application/json";
+}
