@@ -1,0 +1,35 @@
+/* service/models.h - the catalogue as the management face shows it: register, list, get, load,
+ * unload, delete.
+ *
+ * Any thread but the engine's. On success *data is an owned JSON value, the payload of the answer
+ * (docs/api/models.md). A row is an index entry: deleting one never deletes a local directory. */
+#ifndef SERVICE_MODELS_H
+#define SERVICE_MODELS_H
+
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+struct model_row;
+struct refusal;
+struct service;
+
+int models_list(struct service *s, json_t **data, struct refusal *r); /* newest first */
+int models_get(struct service *s, int64_t id, json_t **data, struct refusal *r);
+/* `body` NULL: malformed, `errors` says why (both borrowed). */
+int models_register(struct service *s, const json_t *body, const json_t *errors, json_t **data,
+                    struct refusal *r);
+int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *r);
+/* Claims the load slot, starts the load in the background and answers the row in `loading`. */
+int models_load(struct service *s, int64_t id, const json_t *body, const json_t *errors,
+                json_t **data, struct refusal *r);
+int models_unload(struct service *s, int64_t id, json_t **data, struct refusal *r);
+
+/* AUTO_LOAD_MODEL at start: a row by id or name, or a checkpoint by name. Waits. */
+int models_auto_load(struct service *s, const char *which, struct refusal *r);
+
+/* One row as an object. */
+json_t *model_object(struct service *s, const struct model_row *row);
+/* MODEL_NOT_FOUND, or the row (model_row_release). */
+int model_find(struct service *s, int64_t id, struct model_row *row, struct refusal *r);
+#endif

@@ -1,0 +1,82 @@
+#include "service/resident.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/image_bank.h"
+#include "service/op.h"
+#include "service/refusal.h"
+#include "service/service.h"
+#include "service/state.h"
+#include "store/catalogue.h"
+
+struct served *resident_of_row(const struct model_row *row)
+{
+    struct served made = {.row_id = row->id, .checkpoint = row->checkpoint};
+
+    strncpy(made.name, row->name, sizeof made.name - 1);
+    strncpy(made.base_model, row->repo_id ? row->repo_id : row->name, sizeof made.base_model - 1);
+    return served_new(&made);
+}
+
+static void count_load(struct service *s, struct served *served)
+{
+    struct weights_state *w = s->weights;
+
+    w->load_counter++;
+    if (served)
+        served->load_counter = w->load_counter;
+    w->steps_since_load = 0;
+    w->condition = WEIGHTS_CLEAN;
+    w->commit = (struct commit){0};
+}
+
+void resident_become(struct service *s, struct image *im, struct served *served)
+{
+    count_load(s, served);
+    s->weights->generation++;
+    if (engine_resident(s->engine)) /* a swap: from now on one block stays as the spare */
+        image_bank_keep_spare(engine_bank(s->engine));
+    engine_set_resident(s->engine, im, served);
+}
+
+void resident_rewritten(struct service *s, struct served *served)
+{
+    count_load(s, served);
+    engine_set_served(s->engine, served);
+}
+
+void resident_drop(struct service *s)
+{
+    s->weights->load_counter++;
+    engine_set_resident(s->engine, NULL, NULL);
+}
+
+int resident_wait_room(struct service *s, struct refusal *r)
+{
+    int most = s->settings->max_images > 2 ? s->settings->max_images - 2 : 0;
+    double timeout = s->settings->graceful_unload_timeout_s;
+
+    /* The resident becomes an old image by the swap: so at most max - 2 old ones before it. */
+    if (engine_wait_images(s->engine, most, (int64_t)(timeout * 1000)))
+        return 0;
+    return refuse_drain(s, timeout, r);
+}
+
+static void note(struct service *s, int64_t row, enum model_status status)
+{
+    struct err e = {0};
+
+    if (row && catalogue_set_status(s->db, row, status, NULL, &e) < 0)
+        log_ev(LOG_WARNING, "catalogue_status", "row=%" PRId64 " cause=\"%s\"", row, e.msg);
+}
+
+void resident_note_rows(struct service *s, int64_t old_row, int64_t new_row)
+{
+    if (old_row != new_row)
+        note(s, old_row, MODEL_READY);
+    note(s, new_row, MODEL_LOADED);
+}

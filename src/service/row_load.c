@@ -1,0 +1,226 @@
+#include "service/row_load.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/image.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "service/memory.h"
+#include "service/refusal.h"
+#include "service/resident.h"
+#include "service/service.h"
+#include "service/state.h"
+#include "store/catalogue.h"
+#include "tensor/model_dir.h"
+#include "tensor/weights.h"
+
+struct row_work {
+    struct service *s;
+    struct row_load *l;
+    struct model_row row;
+    struct model_dir md;
+    struct model_config *config;
+    int dir_fd;
+    int64_t deadline_ns;
+    struct image *image;
+    struct served *served;
+    int64_t old_row;
+};
+
+static int may_go_on(void *arg, uint64_t done, uint64_t total)
+{
+    const struct row_work *w = arg;
+
+    (void)done, (void)total;
+    if (w->l->gone && atomic_load(w->l->gone))
+        return 1;
+    return w->deadline_ns && clock_mono_ns() > w->deadline_ns;
+}
+
+static int refuse_load(const struct row_work *w, const struct err *e, const char *reason,
+                       struct refusal *r)
+{
+    json_t *details = json_pack("{s:I, s:s}", "model_id", (json_int_t)w->l->id, "error", e->msg);
+
+    if (e->code == ERR_NOMEM) {
+        json_decref(details);
+        return memory_refuse_failed(w->md.all.data_bytes, e, r);
+    }
+    if (reason)
+        json_object_set_new(details, "reason", json_string(reason));
+    return refuse_with(r, REFUSAL_MODEL_LOAD_FAILED, details, "Model '%s' cannot be loaded: %s",
+                       w->row.name, e->msg);
+}
+
+static int open_dir(struct row_work *w, struct refusal *r)
+{
+    const struct model_dir_rules rules = {.f32_ok = true};
+    const char *reason = NULL;
+    struct err e = {0};
+
+    w->config = malloc(sizeof *w->config);
+    if (!w->config)
+        err_nomem(&e);
+    else if ((w->dir_fd = fs_open_dir(w->row.local_path ? w->row.local_path : "", &e)) >= 0 &&
+             model_open_dir(w->dir_fd, &rules, &w->md, w->config, &reason, &e) == 0)
+        return 0;
+    return refuse_load(w, &e, reason, r);
+}
+
+static void drop_resident(struct engine *en, void *arg)
+{
+    struct row_work *w = arg;
+    struct served *served = engine_served(en);
+
+    w->old_row = served ? served->row_id : 0;
+    resident_drop(w->s);
+    state_changed(w->s);
+}
+
+/* Memory for both images, or for the new one once the old one is gone. */
+static int make_room(struct row_work *w, struct refusal *r)
+{
+    struct service *s = w->s;
+    struct err e = {0};
+    size_t bytes = weights_bytes(&w->md.all, &e);
+    struct image *old = engine_peek_image(s->engine);
+    size_t freed = old ? old->weights->bytes : 0;
+
+    image_unref(old);
+    if (bytes == 0)
+        return refuse_load(w, &e, NULL, r);
+    if (memory_refuse(s, bytes, w->l->test_memory, r) == 0)
+        return resident_wait_room(s, r);
+    if (freed < bytes || memory_refuse(s, bytes - freed, w->l->test_memory, r) < 0)
+        return -1;
+    refusal_clear(r);
+    engine_call(s->engine, drop_resident, w);
+    w->l->dropped = true;
+    resident_note_rows(s, w->old_row, 0);
+    engine_wait_images(s->engine, 0, (int64_t)(s->settings->graceful_unload_timeout_s * 1000));
+    return 0;
+}
+
+static int read_image(struct row_work *w, struct refusal *r)
+{
+    struct image_load how = {
+        .progress = may_go_on, .arg = w, .f32_ok = true, .with_code = w->row.trust_remote_code};
+    struct err e = {0};
+    char *path = fs_path_of(w->dir_fd, &e);
+
+    if (path)
+        w->image = image_load_opened(engine_bank(w->s->engine), &w->md, w->config, w->dir_fd, path,
+                                     &how, &e);
+    free(path);
+    if (w->image)
+        w->served = resident_of_row(&w->row);
+    if (w->image && !w->served)
+        err_nomem(&e);
+    return w->served ? 0 : refuse_load(w, &e, how.reason, r);
+}
+
+static void swap(struct engine *en, void *arg)
+{
+    struct row_work *w = arg;
+    struct served *before = engine_served(en);
+
+    if (before)
+        w->old_row = before->row_id;
+    resident_become(w->s, w->image, w->served);
+    w->image = NULL;
+    w->served = NULL;
+    w->s->weights->loading_row = 0;
+    state_hold_end(w->s);
+    if (w->s->weights->owner == OWNER_LOAD)
+        w->s->weights->owner = OWNER_NONE;
+    w->s->weights->draining = false;
+    state_changed(w->s);
+}
+
+static void give_up(struct engine *en, void *arg)
+{
+    struct row_work *w = arg;
+
+    (void)en;
+    w->s->weights->loading_row = 0;
+    if (w->s->weights->owner == OWNER_LOAD)
+        w->s->weights->owner = OWNER_NONE;
+    w->s->weights->draining = false;
+    state_changed(w->s);
+}
+
+static void note_facts(struct row_work *w)
+{
+    struct err e = {0};
+
+    resident_note_rows(w->s, w->old_row, w->row.id);
+    w->row.estimated_memory_mb = (int64_t)(w->md.all.data_bytes >> 20) + 1;
+    if (catalogue_set_facts(w->s->db, &w->row, &e) < 0)
+        log_ev(LOG_WARNING, "catalogue_facts", "row=%" PRId64 " cause=\"%s\"", w->row.id, e.msg);
+    log_ev(LOG_INFO, "model_loaded", "row=%" PRId64 " ms=%.1f", w->row.id, w->l->ms);
+}
+
+/* The row goes to error, unless it is the resident all the same: then it stays loaded. */
+static void note_failure(struct row_work *w, const struct refusal *r)
+{
+    struct served *now = engine_peek_served(w->s->engine);
+    bool resident = now && now->row_id == w->row.id;
+    struct err e = {0};
+
+    if (w->row.id &&
+        catalogue_set_status(w->s->db, w->row.id, resident ? MODEL_LOADED : MODEL_ERROR,
+                             resident ? NULL : r->message, &e) < 0)
+        log_ev(LOG_WARNING, "catalogue_status", "cause=\"%s\"", e.msg);
+    served_unref(now);
+}
+
+static int work(struct row_work *w, struct refusal *r)
+{
+    struct err e = {0};
+
+    if (catalogue_get(w->s->db, w->l->id, &w->row, &e) < 0)
+        return refuse_with(r, REFUSAL_MODEL_NOT_FOUND,
+                           json_pack("{s:I}", "model_id", (json_int_t)w->l->id),
+                           "There is no model %" PRId64 ".", w->l->id);
+    strncpy(w->l->name, w->row.name, sizeof w->l->name - 1);
+    catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e);
+    if (open_dir(w, r) < 0 || make_room(w, r) < 0 || read_image(w, r) < 0)
+        return -1;
+    engine_call(w->s->engine, swap, w);
+    return 0;
+}
+
+int row_load_run(struct service *s, struct row_load *l, struct refusal *r)
+{
+    struct row_work w = {.s = s, .l = l, .dir_fd = -1};
+    int64_t start = clock_mono_ns();
+    int rc;
+
+    if (l->timeout_ms)
+        w.deadline_ns = start + l->timeout_ms * 1000000;
+    rc = work(&w, r);
+    l->ms = clock_ms_since(start);
+    if (rc == 0) {
+        note_facts(&w);
+    } else {
+        note_failure(&w, r);
+        engine_call(s->engine, give_up, &w);
+    }
+    image_unref(w.image);
+    served_unref(w.served);
+    model_dir_close(&w.md);
+    model_row_release(&w.row);
+    fs_close(w.dir_fd);
+    free(w.config);
+    return rc;
+}
