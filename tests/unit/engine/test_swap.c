@@ -1,0 +1,167 @@
+/* Weights change while requests run: nobody mixes two versions. */
+#include "engine_test.h"
+
+enum { PROMPT = 70, TOKENS = 60 };
+
+/* Other weights of the same shape: the bytes of two layers' matrices are exchanged. */
+static struct image *other_weights(struct engine *en)
+{
+    struct err e = {0};
+    struct image *base = load_tiny(en, MODELS "tiny-llama");
+    struct image *im = image_copy_private(base, &e);
+    const struct st_tensor *a, *b;
+
+    assert_non_null(im);
+    a = weights_find(im->weights, "model.layers.0.mlp.up_proj.weight");
+    b = weights_find(base->weights, "model.layers.1.mlp.up_proj.weight");
+    assert_true(a && b && a->bytes == b->bytes);
+    memcpy(weights_data(im->weights, a), weights_data(base->weights, b), a->bytes);
+    image_unref(base);
+    return im;
+}
+
+static struct gen_prompt make_prompt(int32_t ids[PROMPT])
+{
+    fill_prompt(ids, PROMPT, 42);
+    return (struct gen_prompt){.tokens = ids, .n = PROMPT};
+}
+
+static struct heard *answer_of(struct image *(*weights)(struct engine *),
+                               const struct gen_prompt *p)
+{
+    struct engine *en = start_engine(2, 8, 8, 0);
+
+    make_resident(en, weights(en), "m", 1);
+    struct heard *h = submit(en, plain_spec(p, 1, TOKENS));
+
+    heard_end(h, GEN_DONE);
+    gen_free(h->gen);
+    h->gen = NULL;
+    engine_stop(en);
+    return h;
+}
+
+static struct image *base_weights(struct engine *en)
+{
+    return load_tiny(en, MODELS "tiny-llama");
+}
+
+static void a_swap_in_the_middle_leaves_running_requests_on_their_own_weights(void **state)
+{
+    int32_t ids[PROMPT];
+    struct gen_prompt p = make_prompt(ids);
+    struct heard *old = answer_of(base_weights, &p), *new = answer_of(other_weights, &p);
+    struct engine *en = start_engine(2, 8, 8, 0);
+    struct gen_spec spec = plain_spec(&p, 1, TOKENS);
+
+    (void)state;
+    assert_false(same_answer(old, new, 0));
+    make_resident(en, base_weights(en), "old", 1);
+    struct heard *before = submit(en, spec);
+
+    heard_wait(before, heard_has_tokens, 3);
+    make_resident(en, other_weights(en), "new", 2);
+    spec.load_counter = 2;
+    struct heard *after = submit(en, spec);
+
+    heard_end(before, GEN_DONE);
+    heard_end(after, GEN_DONE);
+    assert_true(same_answer(before, old, 0));
+    assert_true(same_answer(after, new, 0));
+    assert_string_equal(before->name, "old");
+    assert_string_equal(after->name, "new");
+    assert_true(after->epoch > before->epoch);
+    assert_true(engine_wait_images(en, 0, 10000));
+    heard_free(before);
+    heard_free(after);
+    engine_stop(en);
+    heard_free(old);
+    heard_free(new);
+}
+
+static void a_model_of_another_shape_runs_beside_the_old_one(void **state)
+{
+    int32_t ids[PROMPT];
+    struct gen_prompt p = make_prompt(ids);
+    struct engine *en = start_with_model("tiny-llama", 2, 8);
+    struct heard *alone = answer_of(base_weights, &p);
+    struct gen_spec spec = plain_spec(&p, 1, TOKENS);
+    struct heard *before = submit(en, spec);
+
+    (void)state;
+    heard_wait(before, heard_has_tokens, 3);
+    make_resident(en, load_tiny(en, MODELS "tiny-lfm2"), "lfm", 2);
+    spec.load_counter = 2;
+    struct heard *after = submit(en, spec);
+
+    heard_end(before, GEN_DONE);
+    heard_end(after, GEN_DONE);
+    assert_true(same_answer(before, alone, 0));
+    assert_false(same_answer(after, before, 0));
+    heard_free(before);
+    heard_free(after);
+    heard_free(alone);
+    engine_stop(en);
+}
+
+static void rename_served(struct engine *en, void *arg)
+{
+    struct served s = *engine_served(en);
+
+    snprintf(s.name, sizeof s.name, "%s", (const char *)arg);
+    engine_set_served(en, served_new(&s));
+}
+
+static void a_rename_concerns_requests_that_are_admitted_later(void **state)
+{
+    int32_t ids[PROMPT];
+    struct gen_prompt p = make_prompt(ids);
+    struct engine *en = start_with_model("tiny-llama", 1, 8);
+    struct heard *first = submit(en, plain_spec(&p, 1, 200));
+    char name[] = "saved";
+
+    (void)state;
+    heard_wait(first, heard_has_tokens, 1);
+    engine_call(en, rename_served, name);
+    struct heard *second = submit(en, plain_spec(&p, 1, 2)); /* same load: not sent back */
+
+    heard_end(second, GEN_DONE);
+    heard_end(first, GEN_DONE);
+    assert_string_equal(first->name, "tiny-llama");
+    assert_string_equal(second->name, "saved");
+    heard_free(first);
+    heard_free(second);
+    engine_stop(en);
+}
+
+static void the_first_swap_keeps_the_old_memory_as_the_spare(void **state)
+{
+    struct engine *en = start_with_model("tiny-llama", 1, 8);
+    struct image_bank *bank = engine_bank(en);
+
+    (void)state;
+    assert_int_equal(image_bank_spare_bytes(bank), 0);
+    make_resident(en, base_weights(en), "again", 2);
+    size_t spare = image_bank_spare_bytes(bank);
+
+    assert_true(spare > 0);
+    assert_int_equal(image_bank_alive(bank), 1);
+    struct image *copy = load_tiny(en, MODELS "tiny-llama");
+
+    assert_int_equal(image_bank_spare_bytes(bank), 0); /* the load took it */
+    image_unref(copy);
+    assert_int_equal(image_bank_spare_bytes(bank), spare);
+    engine_stop(en);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_swap_in_the_middle_leaves_running_requests_on_their_own_weights),
+        cmocka_unit_test(a_model_of_another_shape_runs_beside_the_old_one),
+        cmocka_unit_test(a_rename_concerns_requests_that_are_admitted_later),
+        cmocka_unit_test(the_first_swap_keeps_the_old_memory_as_the_spare),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
