@@ -83,7 +83,8 @@ static int promise(struct batch *b, struct sequence *s, int positions)
     return -1;
 }
 
-/* The sequence that is computing the same prompt, or NULL. */
+/* The sequence that is computing the same prompt, or NULL. Scores are told while it does, so a
+ * scored prompt is followed from its beginning or not at all. */
 static struct sequence *find_leader(const struct sequence *s)
 {
     struct gen *g = s->gen;
@@ -91,7 +92,8 @@ static struct sequence *find_leader(const struct sequence *s)
     for (int i = s->twin; i < g->n_started; i++) {
         struct sequence *t = &g->sequences[i];
 
-        if (t->twin == s->twin && t->state == SEQ_PREFILL)
+        if (t->twin == s->twin && t->state == SEQ_PREFILL &&
+            (!g->spec.prompt_logprobs || kv_seq_length(t->kv) == 0))
             return t;
     }
     return NULL;
@@ -141,6 +143,21 @@ int batch_fork(struct batch *b, struct sequence *s)
     return kv_seq_reserve(s->kv, positions_of(s), &e);
 }
 
+/* A request has at most its share of the places, so that many prompts in one do not keep others
+ * out. */
+static void start_pending(struct batch *b, struct gen *g)
+{
+    int share = ACTIVE_MAX / b->engine->config.max_running;
+
+    while (g->n_started < g->n_sequences && gen_active(g) < (share > 0 ? share : 1))
+        if (start_sequence(b, &g->sequences[g->n_started]) < 0) {
+            if (b->n_active == 0) /* nobody will give memory back */
+                g->outcome = GEN_NO_MEMORY;
+            b->starved = true;
+            return;
+        }
+}
+
 /* ---- taking and ending requests ---- */
 
 static void limit_sequences(struct gen *g)
@@ -176,6 +193,7 @@ enum batch_answer batch_take(struct batch *b, struct gen *g)
     g->next = NULL;
     g->admitted_at = clock_mono_ns();
     b->n_running++;
+    start_pending(b, g); /* before the first step, so that choices share their prompt */
     engine_note_running(b->engine, b->n_running, batch_images(b, b->engine->resident));
     return BATCH_TAKEN;
 }
@@ -244,21 +262,6 @@ static void end_cut_sequences(struct batch *b, struct gen *g)
         if (s->state == SEQ_DECODE && atomic_load_explicit(&s->cut, memory_order_relaxed))
             batch_end_sequence(b, s, GEN_CUT);
     }
-}
-
-/* A request has at most its share of the places, so that many prompts in one do not keep others
- * out. */
-static void start_pending(struct batch *b, struct gen *g)
-{
-    int share = ACTIVE_MAX / b->engine->config.max_running;
-
-    while (g->n_started < g->n_sequences && gen_active(g) < (share > 0 ? share : 1))
-        if (start_sequence(b, &g->sequences[g->n_started]) < 0) {
-            if (b->n_active == 0) /* nobody will give memory back */
-                g->outcome = GEN_NO_MEMORY;
-            b->starved = true;
-            return;
-        }
 }
 
 void batch_sweep(struct batch *b)
