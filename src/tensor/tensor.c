@@ -27,7 +27,7 @@ static int element_count(int ndim, const int64_t *shape, int64_t *out, struct er
 
 int tensor_shape_bytes(enum dtype t, int ndim, const int64_t *shape, size_t *out, struct err *e)
 {
-    int64_t n, bits;
+    int64_t n = 0, bits = 0;
 
     if (ndim < 0 || ndim > TENSOR_MAX_DIM)
         return err_set(e, ERR_FORMAT, "%d dimensions, of at most %d", ndim, TENSOR_MAX_DIM);
