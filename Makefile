@@ -64,7 +64,7 @@ $(B)/obj/store/schema.o: $(B)/gen/manifest_schema.inc
 $(B)/gen/chat_worker.inc: src/text/chat_worker.py
 	@mkdir -p $(@D)
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
-$(B)/obj/text/chat_template.o: $(B)/gen/chat_worker.inc
+$(B)/obj/text/chat_worker.o: $(B)/gen/chat_worker.inc
 
 # ---- tests: tests/unit/<room>/test_<module>.c links its room and the rooms below ----
 TESTS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/*/test_*.c))
