@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/utf8.h"
 
 #define VERSION "0.1.0"
 
@@ -97,12 +98,26 @@ static const char *code_word(enum err_code code)
     return "error";
 }
 
+/* Messages quote bytes of damaged files; JSON takes only UTF-8. */
+static json_t *message_text(const char *msg)
+{
+    char ascii[sizeof((struct err *)0)->msg];
+    size_t n = 0;
+
+    if (utf8_valid(msg, strlen(msg)))
+        return json_string(msg);
+    for (; msg[n] && n + 1 < sizeof ascii; n++)
+        ascii[n] = (unsigned char)msg[n] < 0x80 ? msg[n] : '?';
+    ascii[n] = 0;
+    return json_string(ascii);
+}
+
 int cli_fail(struct cli *cli, const struct err *e)
 {
     fprintf(cli->err, "cairn %s: %s\n", cli->cmd->name, e->msg);
     if (cli->json)
-        cli_print_json(cli, json_pack("{s:{s:s, s:s}}", "error", "code", code_word(e->code),
-                                      "message", e->msg));
+        cli_print_json(cli, json_pack("{s:{s:s, s:o}}", "error", "code", code_word(e->code),
+                                      "message", message_text(e->msg)));
     return EXIT_FAILED;
 }
 
