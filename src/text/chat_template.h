@@ -30,7 +30,7 @@ struct chat_worker;
 enum {
     CHAT_TEMPLATE_MAX = 1 << 20, /* bytes of one template */
     CHAT_OUTPUT_MAX = 1 << 20,   /* bytes of one rendered prompt */
-    CHAT_INPUT_MAX = 64 << 20,   /* bytes of one request, as JSON */
+    CHAT_INPUT_MAX = 8 << 20,    /* bytes of one request, as JSON */
     CHAT_TIME_MS = 2000,         /* of one render */
 };
 

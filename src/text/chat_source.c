@@ -1,0 +1,187 @@
+/* What a model directory says about its chat format: templates by name, and the special tokens that
+ * they print. */
+#include "text/chat_source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "text/chat_template.h"
+#include "text/utf8.h"
+
+static const char default_name[] = "default";
+
+static int add_template(struct chat_source *s, const char *name, const char *text, size_t len,
+                        struct err *e)
+{
+    struct chat_text *t = &s->templates[s->n];
+
+    if (len > CHAT_TEMPLATE_MAX)
+        return err_set(e, ERR_FORMAT, "the chat template \"%.40s\" has %zu bytes, of at most %d",
+                       name, len, CHAT_TEMPLATE_MAX);
+    if (s->n == CHAT_TEMPLATES_MAX)
+        return err_set(e, ERR_FORMAT, "more than %d chat templates", CHAT_TEMPLATES_MAX);
+    if (utf8_check(text, len) != len)
+        return err_set(e, ERR_FORMAT, "the chat template \"%.40s\" is not UTF-8", name);
+    *t = (struct chat_text){.name = strdup(name), .text = malloc(len + 1), .len = len};
+    s->n++;
+    if (!t->name || !t->text)
+        return err_nomem(e);
+    memcpy(t->text, text, len);
+    t->text[len] = '\0';
+    sha256_of(text, len, t->key);
+    return 0;
+}
+
+/* "chat_template": "...", or [{"name": "default", "template": "..."}, ...]. */
+static int add_from_config(struct chat_source *s, const json_t *v, struct err *e)
+{
+    const json_t *item;
+    size_t i;
+
+    if (!v || json_is_null(v))
+        return 0;
+    if (json_is_string(v))
+        return add_template(s, default_name, json_string_value(v), json_string_length(v), e);
+    if (!json_is_array(v))
+        return err_set(e, ERR_FORMAT, "chat_template is neither a string nor a list");
+    json_array_foreach (v, i, item) {
+        const char *name, *text;
+
+        if (json_get_str(item, "name", &name, e) < 0 ||
+            json_get_str(item, "template", &text, e) < 0)
+            return err_wrap(e, "chat_template[%zu]", i);
+        if (add_template(s, name, text, strlen(text), e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Names that templates know: "bos_token": "<s>" or {"content": "<s>"}. */
+static void note_special(struct chat_source *s, const json_t *config)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                        "sep_token", "cls_token", "mask_token"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *v = json_object_get(config, names[i]);
+
+        if (json_is_object(v))
+            v = json_object_get(v, "content");
+        if (!json_is_string(v))
+            continue;
+        buf_printf(&s->special, "\"%s\":", names[i]);
+        json_write_str(&s->special, json_string_value(v), json_string_length(v));
+        buf_add_char(&s->special, ',');
+    }
+}
+
+struct chat_source *chat_source_new(const json_t *config, const char *jinja, struct err *e)
+{
+    struct chat_source *s = calloc(1, sizeof *s);
+    int rc;
+
+    if (!s) {
+        err_nomem(e);
+        return NULL;
+    }
+    atomic_init(&s->refs, 1);
+    note_special(s, config);
+    rc = jinja ? add_template(s, default_name, jinja, strlen(jinja), e)
+               : add_from_config(s, json_object_get(config, "chat_template"), e);
+    if (rc == 0 && s->special.failed)
+        rc = err_nomem(e);
+    if (rc < 0) {
+        chat_source_unref(s);
+        return NULL;
+    }
+    return s;
+}
+
+/* 1 and the owned text, 0 no such file, -1. */
+static int read_jinja(int dir_fd, char **text, struct err *e)
+{
+    static const char name[] = "chat_template.jinja";
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
+    struct stat st;
+    struct buf b = {0};
+    ssize_t n = 0;
+
+    if (fd < 0)
+        return errno == ENOENT ? 0 : err_io(e, "open %s", name);
+    if (fstat(fd, &st) < 0) {
+        err_io(e, "stat %s", name);
+    } else if (!S_ISREG(st.st_mode) || st.st_size > CHAT_TEMPLATE_MAX) {
+        err_set(e, ERR_FORMAT, "%s is not a regular file of at most %d bytes", name,
+                CHAT_TEMPLATE_MAX);
+    } else {
+        char *to;
+
+        while ((to = buf_reserve(&b, 65536)) && (n = read(fd, to, 65536)) > 0 &&
+               b.len <= CHAT_TEMPLATE_MAX)
+            b.len += (size_t)n;
+        if (n < 0)
+            err_io(e, "read %s", name);
+        else if (b.failed || !(*text = strdup(buf_str(&b))))
+            err_nomem(e);
+        else
+            rc = 1;
+    }
+    buf_release(&b);
+    close(fd);
+    return rc;
+}
+
+struct chat_source *chat_source_open(int dir_fd, struct err *e)
+{
+    struct err missing = {0};
+    json_t *config = json_parse_file(dir_fd, "tokenizer_config.json", 16 << 20, &missing);
+    struct chat_source *s = NULL;
+    char *jinja = NULL;
+
+    if (!config && missing.code != ERR_NOT_FOUND) {
+        *e = missing;
+        return NULL;
+    }
+    if (read_jinja(dir_fd, &jinja, e) >= 0)
+        s = chat_source_new(config, jinja, e);
+    free(jinja);
+    json_decref(config);
+    return s;
+}
+
+struct chat_source *chat_source_ref(struct chat_source *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+
+void chat_source_unref(struct chat_source *s)
+{
+    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (size_t i = 0; i < s->n; i++) {
+        free(s->templates[i].name);
+        free(s->templates[i].text);
+    }
+    buf_release(&s->special);
+    free(s);
+}
+
+const struct chat_text *chat_source_find(const struct chat_source *s, const char *name)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (strcmp(s->templates[i].name, name) == 0)
+            return &s->templates[i];
+    return NULL;
+}
+
+bool chat_source_has(const struct chat_source *s, const char *name)
+{
+    return chat_source_find(s, name ? name : default_name) != NULL;
+}
