@@ -56,11 +56,11 @@ bool sample_is_argmax(const struct sample_params *p);
 /* Refuses NaN and values outside the ranges above: ERR_ARG with the field's name. */
 int sample_params_check(const struct sample_params *p, int vocab, struct err *e);
 
-/* Bytes of scratch sample_pick needs, own to the calling thread. */
+/* Bytes of scratch sample_pick needs, own to the calling thread, aligned for double. */
 size_t sample_scratch_bytes(int vocab);
-/* The token. logits [vocab] are changed (penalties, bias). `position` is that of the new token in
- * its sequence. h may be NULL when no history is needed. -1: no token is possible (not finite, or
- * everything forbidden). */
-int32_t sample_pick(const struct sample_params *p, float *logits, int vocab,
+/* The token. logits [vocab] are read only. `position` is that of the new token in its sequence. h
+ * may be NULL when no history is needed. -1: no token is possible (a NaN or +inf among the logits,
+ * or everything forbidden). */
+int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
                     const struct sample_history *h, int64_t position, void *scratch);
 #endif

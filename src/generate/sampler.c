@@ -1,0 +1,296 @@
+/* generate/sampler.c - all arithmetic in a fixed order: sums in double over blocks or over sorted
+ * tokens. */
+#include "generate/sampler.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/rng.h"
+#include "generate/history.h"
+#include "kernels/kernels.h"
+
+enum { BLOCK = 1024 };
+
+/* exp of this is 1e-40: what lies below has no weight, and neither has a block that sums to less.
+ */
+static const float NO_WEIGHT = -92.0f;
+static const double NO_BLOCK_WEIGHT = 1e-40;
+
+struct candidate {
+    float y; /* (logit - max) / temperature, <= 0 */
+    int32_t token;
+};
+
+/* Scratch of one call. */
+struct work {
+    double *block_sum;      /* [blocks] */
+    struct candidate *cand; /* [vocab] */
+    float *y;               /* [vocab] */
+    double total;           /* of exp(y) over the vocabulary */
+};
+
+static size_t n_blocks(int vocab)
+{
+    return ((size_t)vocab + BLOCK - 1) / BLOCK;
+}
+
+size_t sample_scratch_bytes(int vocab)
+{
+    return n_blocks(vocab) * sizeof(double) +
+           (size_t)vocab * (sizeof(struct candidate) + sizeof(float));
+}
+
+bool sample_needs_history(const struct sample_params *p)
+{
+    return p->frequency_penalty != 0 || p->presence_penalty != 0 || p->repetition_penalty != 1;
+}
+
+bool sample_is_argmax(const struct sample_params *p)
+{
+    return p->temperature == 0 && !sample_needs_history(p) && p->n_bias == 0 && !p->allowed;
+}
+
+/* ---- checks ---- */
+
+static int check_range(const char *name, float v, float lo, float hi, struct err *e)
+{
+    if (v >= lo && v <= hi)
+        return 0;
+    return err_set(e, ERR_ARG, "%s is %g, expected %g to %g", name, (double)v, (double)lo,
+                   (double)hi);
+}
+
+static int check_token(const char *name, int32_t token, int vocab, struct err *e)
+{
+    if (token >= 0 && token < vocab)
+        return 0;
+    return err_set(e, ERR_ARG, "%s names token %d, outside the vocabulary of %d", name, token,
+                   vocab);
+}
+
+int sample_params_check(const struct sample_params *p, int vocab, struct err *e)
+{
+    if (check_range("temperature", p->temperature, 0, FLT_MAX, e) < 0 ||
+        check_range("top_p", p->top_p, 0, FLT_MAX, e) < 0 ||
+        check_range("min_p", p->min_p, 0, 1, e) < 0 ||
+        check_range("frequency_penalty", p->frequency_penalty, -FLT_MAX, FLT_MAX, e) < 0 ||
+        check_range("presence_penalty", p->presence_penalty, -FLT_MAX, FLT_MAX, e) < 0 ||
+        check_range("repetition_penalty", p->repetition_penalty, FLT_MIN, FLT_MAX, e) < 0)
+        return -1;
+    for (int i = 0; i < p->n_bias; i++)
+        if (check_token("logit_bias", p->bias[i].token, vocab, e) < 0 ||
+            check_range("logit_bias", p->bias[i].bias, -INFINITY, FLT_MAX, e) < 0)
+            return -1;
+    if (p->allowed && (p->n_allowed < 1 || p->n_allowed > vocab))
+        return err_set(e, ERR_ARG, "%d allowed tokens, expected 1 to %d", p->n_allowed, vocab);
+    for (int i = 0; p->allowed && i < p->n_allowed; i++)
+        if (check_token("the list of allowed tokens", p->allowed[i], vocab, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- logits of this request ---- */
+
+static void penalise(const struct sample_params *p, const struct sample_history *h, float *y)
+{
+    for (int i = 0; i < h->capacity; i++) {
+        const struct sample_seen *s = &h->table[i];
+        float *x;
+
+        if (!s->used)
+            continue;
+        x = &y[s->token];
+        *x = *x > 0 ? *x / p->repetition_penalty : *x * p->repetition_penalty;
+        if (s->generated > 0)
+            *x -= p->frequency_penalty * (float)s->generated + p->presence_penalty;
+    }
+}
+
+static void copy_logits(const struct sample_params *p, const float *logits, int vocab, float *y)
+{
+    if (!p->allowed) {
+        memcpy(y, logits, (size_t)vocab * sizeof *y);
+        return;
+    }
+    for (int i = 0; i < vocab; i++)
+        y[i] = -INFINITY;
+    for (int i = 0; i < p->n_allowed; i++)
+        y[p->allowed[i]] = logits[p->allowed[i]];
+}
+
+static bool below_infinity(const float *x, int n)
+{
+    int bad = 0;
+
+    for (int i = 0; i < n; i++)
+        bad |= !(x[i] <= FLT_MAX);
+    return !bad;
+}
+
+/* Fills w->y; the maximum and its first index. -1: nothing can be picked. */
+static int adjust_logits(const struct sample_params *p, const float *logits, int vocab,
+                         const struct sample_history *h, struct work *w, float *max)
+{
+    int at = 0;
+
+    if (!below_infinity(logits, vocab))
+        return -1;
+    copy_logits(p, logits, vocab, w->y);
+    if (h && sample_needs_history(p))
+        penalise(p, h, w->y);
+    for (int i = 0; i < p->n_bias; i++)
+        w->y[p->bias[i].token] += p->bias[i].bias;
+    kernels_pick(false)->block_max(w->y, vocab, max, &at);
+    return *max > -INFINITY && *max <= FLT_MAX ? at : -1;
+}
+
+/* y -> (y - max) / temperature, and the sum of its exponentials. */
+static void scale(const struct sample_params *p, int vocab, float max, struct work *w)
+{
+    const struct kernels *k = kernels_pick(false);
+
+    w->total = 0;
+    for (int b = 0; b * BLOCK < vocab; b++) {
+        float *y = w->y + b * BLOCK;
+        int n = vocab - b * BLOCK < BLOCK ? vocab - b * BLOCK : BLOCK;
+
+        for (int i = 0; i < n; i++)
+            y[i] = (y[i] - max) / p->temperature;
+        w->block_sum[b] = (double)k->block_sum_exp(y, n, 0);
+        if (w->block_sum[b] < NO_BLOCK_WEIGHT)
+            w->block_sum[b] = 0;
+        w->total += w->block_sum[b];
+    }
+}
+
+static double weight(float y)
+{
+    return y < NO_WEIGHT ? 0 : (double)kern_exp(y);
+}
+
+/* ---- the whole distribution ---- */
+
+static int32_t draw_from_all(const struct work *w, int vocab, double u, int32_t best)
+{
+    double left = u * w->total;
+    int32_t last = best;
+    int b = 0, end;
+
+    while ((b + 1) * BLOCK < vocab && left >= w->block_sum[b])
+        left -= w->block_sum[b++];
+    end = (b + 1) * BLOCK < vocab ? (b + 1) * BLOCK : vocab;
+    for (int i = b * BLOCK; i < end; i++) {
+        double weight_i = weight(w->y[i]);
+
+        if (weight_i == 0)
+            continue;
+        last = i;
+        left -= weight_i;
+        if (left < 0)
+            return i;
+    }
+    return last; /* rounding left a trace: the last possible token of the block */
+}
+
+/* ---- a truncated distribution ---- */
+
+static bool ranks_before(const struct candidate *a, const struct candidate *b)
+{
+    return a->y > b->y || (a->y == b->y && a->token < b->token);
+}
+
+static void sift_down(struct candidate *c, int n, int at)
+{
+    struct candidate moving = c[at];
+
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && ranks_before(&c[child + 1], &c[child]))
+            child++;
+        if (!ranks_before(&c[child], &moving))
+            break;
+        c[at] = c[child];
+    }
+    c[at] = moving;
+}
+
+/* Every token at least as likely as `floor` says; *mass is their share of the total. */
+static int gather(const struct work *w, int vocab, float floor, double *mass)
+{
+    int n = 0;
+
+    *mass = 0;
+    for (int i = 0; i < vocab; i++) {
+        if (!(w->y[i] >= floor))
+            continue;
+        w->cand[n++] = (struct candidate){w->y[i], i};
+        *mass += weight(w->y[i]);
+    }
+    return n;
+}
+
+/* Candidates that surely hold the kept set: the likeliest k, or mass p, or all down to min_p. */
+static int gather_enough(const struct work *w, const struct sample_params *p, int vocab, int k)
+{
+    float limit = p->min_p > 0 ? logf(p->min_p) : NO_WEIGHT;
+
+    if (limit < NO_WEIGHT)
+        limit = NO_WEIGHT;
+    for (float floor = -4;; floor *= 2) {
+        bool all = floor <= limit;
+        double mass;
+        int n = gather(w, vocab, all ? limit : floor, &mass);
+
+        if (all || n >= k || (p->top_p < 1 && mass >= (double)p->top_p * w->total))
+            return n;
+    }
+}
+
+/* Sorts out the kept set; it lies at the end of the candidates, likeliest last. */
+static int32_t draw_from_some(const struct work *w, const struct sample_params *p, int vocab,
+                              double u)
+{
+    int k = p->top_k > 0 && p->top_k < vocab ? p->top_k : vocab;
+    int n = gather_enough(w, p, vocab, k), kept = 0;
+    double mass = 0, wanted = p->top_p < 1 ? (double)p->top_p * w->total : INFINITY, left;
+
+    for (int at = n / 2 - 1; at >= 0; at--)
+        sift_down(w->cand, n, at);
+    while (kept < n && kept < k && (kept == 0 || mass < wanted)) {
+        struct candidate best = w->cand[0];
+        int last = n - 1 - kept++;
+
+        w->cand[0] = w->cand[last];
+        w->cand[last] = best;
+        sift_down(w->cand, last, 0);
+        mass += weight(best.y);
+    }
+    left = u * mass;
+    for (int i = n - 1; i > n - kept; i--) {
+        left -= weight(w->cand[i].y);
+        if (left < 0)
+            return w->cand[i].token;
+    }
+    return w->cand[n - kept].token;
+}
+
+int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
+                    const struct sample_history *h, int64_t position, void *scratch)
+{
+    struct work w = {.block_sum = scratch};
+    float max;
+    int best;
+    double u;
+
+    w.cand = (struct candidate *)(w.block_sum + n_blocks(vocab));
+    w.y = (float *)(w.cand + vocab);
+    best = adjust_logits(p, logits, vocab, h, &w, &max);
+    if (best < 0 || p->temperature == 0)
+        return best;
+    scale(p, vocab, max, &w);
+    u = rng_unit(p->seed, p->sample_index, (uint64_t)position, 0);
+    if ((p->top_k <= 0 || p->top_k >= vocab) && p->top_p >= 1 && p->min_p <= 0)
+        return draw_from_all(&w, vocab, u, best);
+    return draw_from_some(&w, p, vocab, u);
+}
