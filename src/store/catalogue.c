@@ -505,7 +505,10 @@ int catalogue_start(struct db *d, struct err *e)
 
     if (db_begin(d, e) < 0)
         return -1;
-    rc = db_exec(d, "UPDATE models SET status = 'ready' WHERE status IN ('loading', 'loaded')", e);
+    rc = db_exec(d,
+                 "UPDATE models SET status = 'ready', error_message = NULL WHERE status IN "
+                 "('loading', 'loaded')",
+                 e);
     if (rc == 0)
         rc = db_exec(d,
                      "UPDATE models SET status = 'error', error_message = "

@@ -1,12 +1,12 @@
 /* The walk of a value along the schema, gathering every error in document order. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "store/name.h"
 #include "store/schema.h"
 #include "store/schema_impl.h"
@@ -93,18 +93,22 @@ static const char *with_article(const char *type)
     return type;
 }
 
-/* An integer is a number without fraction, however it is written: 500.0 too. */
+/* A number without fraction, however it is written and however large: 500.0 and 1e300 too. */
+static bool is_integer(const json_t *v)
+{
+    return json_is_integer(v) ||
+           (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
+}
+
 static bool has_type(const json_t *v, const char *type)
 {
-    int64_t whole;
-
     switch (type[0]) {
     case 'o':
         return json_is_object(v);
     case 's':
         return json_is_string(v);
     case 'i':
-        return json_is_whole(v, &whole);
+        return is_integer(v);
     case 'n':
         return type[2] == 'l' ? json_is_null(v) : json_is_number(v);
     default:
@@ -178,9 +182,7 @@ static void check_parent(struct check *c, const json_t *parent)
 
 static void check_step(struct check *c, const json_t *step)
 {
-    int64_t n;
-
-    if (json_is_number(step) && json_is_whole(step, &n) && n > CKPT_STEP_MAX)
+    if (is_integer(step) && json_number_value(step) > (double)CKPT_STEP_MAX)
         report(c, "maximum", NULL, "must be at most %" PRId64, (int64_t)CKPT_STEP_MAX);
 }
 
