@@ -4,6 +4,7 @@
 static const struct cli_cmd commands[] = {
     {"import", "FILE.gguf DIR", "turn a GGUF file into a model directory", cmd_import},
     {"inspect", "FILE", "list the tensors of a safetensors or GGUF file", cmd_inspect},
+    {"tokenize", "DIR", "turn standard input into token ids", cmd_tokenize},
     {"models", "[ls | add DIR | rm MODEL]", "list, register and remove models", cmd_models},
     {"load", "MODEL | CHECKPOINT", "make a model or a checkpoint answer", cmd_load},
     {"unload", "MODEL", "free the memory of a model", cmd_unload},

@@ -5,9 +5,10 @@
 #include "cli/cli.h"
 
 /* Offline: they open files themselves. */
-cli_fn cmd_import;  /* FILE.gguf DIR */
-cli_fn cmd_inspect; /* FILE */
-cli_fn cmd_verify;  /* DIR */
+cli_fn cmd_import;   /* FILE.gguf DIR */
+cli_fn cmd_inspect;  /* FILE */
+cli_fn cmd_verify;   /* DIR */
+cli_fn cmd_tokenize; /* DIR */
 
 /* Clients of a running server. */
 cli_fn cmd_models;   /* [ls | add DIR | rm MODEL] */
