@@ -40,6 +40,13 @@ int memory_refuse(struct service *s, size_t bytes, bool tests, struct refusal *r
     return available < required ? refuse_memory(available, required, bytes, r) : 0;
 }
 
+int memory_refuse_test(struct service *s, size_t bytes, struct refusal *r)
+{
+    int64_t faked;
+
+    return faults_mem_available(s->faults, &faked) ? memory_refuse(s, bytes, true, r) : 0;
+}
+
 int memory_refuse_failed(size_t bytes, const struct err *e, struct refusal *r)
 {
     size_t available = 0;

@@ -14,6 +14,10 @@ struct service;
  * test build replaces the figure. */
 int memory_refuse(struct service *s, size_t bytes, bool tests, struct refusal *r);
 
+/* Only the figure of WEIGHTS_TEST_MEM_AVAILABLE, where one is set: for bytes that are in memory
+ * already. */
+int memory_refuse_test(struct service *s, size_t bytes, struct refusal *r);
+
 /* The same refusal after an allocation failed with *e. */
 int memory_refuse_failed(size_t bytes, const struct err *e, struct refusal *r);
 #endif

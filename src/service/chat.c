@@ -1,0 +1,405 @@
+#include "service/chat.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/err.h"
+#include "engine/image.h"
+#include "engine/served.h"
+#include "model/config.h"
+#include "service/chat_choice.h"
+#include "service/chat_prompt.h"
+#include "service/chat_queue.h"
+#include "service/refusal.h"
+#include "service/service.h"
+
+enum { RESOLVE_TRIES = 8 }; /* loads that may come between resolving and admission */
+
+/* One submission of a job. */
+struct run {
+    struct service *s;
+    const struct chat_job *job;
+    const struct chat_sink *sink;
+    struct identity_pin pin;
+    struct prompt_tokens *prompts;
+    int n_prompts, n_choices;
+    struct choice *choices;
+    int *prompt_told; /* echoed prompt tokens of each choice so far */
+    struct chat_queue queue;
+    struct gen *gen;
+    struct served *served; /* counted, after admission */
+    struct image *image;   /* counted, after admission */
+};
+
+static int prompt_of(const struct run *run, int choice)
+{
+    return choice / run->job->best_of;
+}
+
+static bool echoes_scores(const struct chat_job *job)
+{
+    return job->echo && job->top_logprobs >= 0;
+}
+
+/* ---- submitting ---- */
+
+static void on_event(void *arg, const struct gen_event *ev)
+{
+    chat_queue_put(arg, ev);
+}
+
+static void cancel(void *arg)
+{
+    gen_cancel(arg);
+}
+
+static uint64_t random_seed(void)
+{
+    uint64_t seed = 0;
+
+    while (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        ;
+    return seed >> 1;
+}
+
+/* With a seed, a prompt draws the same alone and among others; without one, all choices differ. */
+static uint32_t sample_index(const struct chat_job *job, int choice)
+{
+    return (uint32_t)(job->has_seed ? choice % job->best_of : choice);
+}
+
+static void add_stop_ids(struct gen_spec *spec, const int32_t *ids, int n)
+{
+    for (int i = 0; i < n && spec->n_stop_ids < GEN_STOP_IDS_MAX; i++)
+        spec->stop_ids[spec->n_stop_ids++] = ids[i];
+}
+
+static void fill_spec(const struct run *run, const struct gen_prompt *prompts,
+                      struct gen_spec *spec)
+{
+    const struct chat_job *job = run->job;
+    const struct model_config *config = run->pin.image->files->config;
+
+    *spec = (struct gen_spec){
+        .prompts = prompts,
+        .n_prompts = run->n_choices,
+        .max_tokens = job->max_tokens >= 0 ? job->max_tokens : CHAT_MAX_TOKENS_DEFAULT,
+        .temperature = job->temperature,
+        .top_p = job->top_p,
+        .top_k = job->top_k,
+        .min_p = job->min_p,
+        .frequency_penalty = job->frequency_penalty,
+        .presence_penalty = job->presence_penalty,
+        .repetition_penalty = job->repetition_penalty,
+        .seed = job->has_seed ? job->seed : random_seed(),
+        .bias = job->bias,
+        .n_bias = job->n_bias,
+        .allowed = job->allowed,
+        .n_allowed = job->n_allowed,
+        .top_logprobs = job->top_logprobs,
+        .prompt_logprobs = echoes_scores(job),
+        .load_counter = run->pin.load_counter,
+        .on_event = on_event,
+        .arg = (void *)&run->queue,
+    };
+    add_stop_ids(spec, job->stop_ids, job->n_stop_ids);
+    add_stop_ids(spec, config->eos, config->n_eos);
+}
+
+/* A full queue says when to come back: the median time of a slot times what stands before. */
+static int refuse_full(struct service *s, struct refusal *r)
+{
+    struct engine_stats st;
+
+    engine_get_stats(s->engine, &st);
+    refuse(r, REFUSAL_V1_QUEUE_FULL,
+           "The queue is full: %d requests run and %d wait. Try again after Retry-After seconds.",
+           st.running, st.waiting);
+    if (st.median_slot_ms >= 0 && st.max_running > 0) {
+        double wait_s = st.median_slot_ms / 1000 * (st.waiting + st.running) / st.max_running;
+        double most = s->settings->retry_queue_max_s;
+
+        r->retry_after_s = (int)fmin(fmax(ceil(wait_s), 1), most);
+    }
+    return -1;
+}
+
+static int refuse_submit(struct service *s, const struct err *e, struct refusal *r)
+{
+    switch (e->code) {
+    case ERR_SPACE:
+        return refuse_full(s, r);
+    case ERR_ARG:
+        return refuse(r, REFUSAL_V1_INVALID_PARAMETER, "%s", e->msg);
+    case ERR_NOMEM:
+        return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY,
+                      "There is not enough memory for this request now.");
+    default:
+        return refuse_internal(r, e);
+    }
+}
+
+static int submit(struct run *run, struct refusal *r)
+{
+    struct gen_prompt *prompts = calloc((size_t)run->n_choices, sizeof *prompts);
+    struct gen_spec spec;
+    struct err e = {0};
+
+    if (!prompts) {
+        err_nomem(&e);
+        return refuse_submit(run->s, &e, r);
+    }
+    for (int i = 0; i < run->n_choices; i++) {
+        const struct token_list *list = &run->prompts[prompt_of(run, i)].list;
+
+        prompts[i] = (struct gen_prompt){
+            .tokens = list->ids, .n = (int)list->n, .sample_index = sample_index(run->job, i)};
+    }
+    fill_spec(run, prompts, &spec);
+    run->gen = engine_submit(run->s->engine, &spec, &e);
+    free(prompts);
+    return run->gen ? 0 : refuse_submit(run->s, &e, r);
+}
+
+/* ---- events ---- */
+
+static int prompt_tokens_total(const struct run *run)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < run->n_prompts; i++)
+        n += run->prompts[i].list.n;
+    return (int)n;
+}
+
+static void on_prompt_token(struct run *run, int choice, const struct gen_event *ev)
+{
+    const struct prompt_tokens *p = &run->prompts[prompt_of(run, choice)];
+    int at = run->prompt_told[choice]++;
+
+    choice_add_prompt(&run->choices[choice], ev, at < p->n_silent);
+    if ((size_t)at + 1 == p->list.n)
+        choice_prompt_done(&run->choices[choice]);
+}
+
+/* An echo without log-probabilities needs nothing of the engine. */
+static void echo_prompts(struct run *run)
+{
+    for (int i = 0; i < run->n_choices; i++) {
+        const struct token_list *list = &run->prompts[prompt_of(run, i)].list;
+
+        for (size_t k = 0; k < list->n; k++) {
+            struct gen_event ev = {.kind = GEN_PROMPT_TOKEN, .sequence = i, .token = list->ids[k]};
+            on_prompt_token(run, i, &ev);
+        }
+    }
+}
+
+static void on_admitted(struct run *run, const struct gen_event *ev)
+{
+    struct chat_start start;
+
+    run->served = ev->served;
+    run->image = ev->image;
+    start = (struct chat_start){
+        .served = run->served,
+        .image = run->image,
+        .tokenizer = run->image->files->tokenizer,
+        .n_choices = run->n_choices,
+        .prompt_tokens = prompt_tokens_total(run),
+    };
+    run->sink->started(run->sink->arg, &start);
+    if (run->job->echo && !echoes_scores(run->job))
+        echo_prompts(run);
+}
+
+static bool is_end_token(const struct run *run, int32_t token)
+{
+    const struct model_config *config = run->image->files->config;
+
+    for (int i = 0; i < config->n_eos; i++)
+        if (config->eos[i] == token)
+            return true;
+    for (int i = 0; i < run->job->n_stop_ids; i++)
+        if (run->job->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+static void on_token(struct run *run, const struct gen_event *ev)
+{
+    if (choice_add(&run->choices[ev->sequence], ev, is_end_token(run, ev->token)))
+        gen_cut_sequence(run->gen, ev->sequence);
+}
+
+/* What ends a request early, as the refusal that the client sees. */
+static int refuse_outcome(enum gen_event_kind kind, struct refusal *r)
+{
+    static const struct {
+        enum gen_event_kind kind;
+        enum refusal_code code;
+        int retry_after_s;
+        const char *message;
+    } outcomes[] = {
+        {GEN_TORN, REFUSAL_V1_WEIGHTS_TORN, 0,
+         "The weights in memory are torn. Load a checkpoint or a model with POST "
+         "/api/weights/load."},
+        {GEN_HOLD_TIMEOUT, REFUSAL_V1_MODEL_BUSY, 5,
+         "The weights were held for too long; the request was not started."},
+        {GEN_CANCELLED, REFUSAL_V1_MODEL_BUSY, 0, "The request was cancelled."},
+        {GEN_NO_MEMORY, REFUSAL_V1_INSUFFICIENT_MEMORY, 0,
+         "The cache of the model cannot hold this request."},
+        {GEN_NON_FINITE, REFUSAL_V1_NON_FINITE_LOGITS, 0,
+         "The model's output holds values that are not finite."},
+        {GEN_NO_MODEL, REFUSAL_V1_MODEL_NOT_LOADED, 0, "No model is loaded."},
+        {GEN_STOPPED, REFUSAL_V1_MODEL_BUSY, 0, "The server is stopping."},
+    };
+
+    for (size_t i = 0; i < sizeof outcomes / sizeof *outcomes; i++)
+        if (outcomes[i].kind == kind) {
+            refuse(r, outcomes[i].code, "%s", outcomes[i].message);
+            r->retry_after_s = outcomes[i].retry_after_s;
+            return -1;
+        }
+    return refuse(r, REFUSAL_V1_SERVER_ERROR, "The request ended in a way nobody knows.");
+}
+
+enum next { NEXT_EVENT, NEXT_DONE, NEXT_AGAIN, NEXT_REFUSED };
+
+static enum next handle(struct run *run, const struct gen_event *ev, struct refusal *r)
+{
+    switch (ev->kind) {
+    case GEN_ADMITTED:
+        on_admitted(run, ev);
+        return NEXT_EVENT;
+    case GEN_PROMPT_TOKEN:
+        on_prompt_token(run, ev->sequence, ev);
+        return NEXT_EVENT;
+    case GEN_TOKEN:
+        on_token(run, ev);
+        return NEXT_EVENT;
+    case GEN_SEQUENCE_DONE:
+        choice_finish(&run->choices[ev->sequence],
+                      ev->reason == GEN_LENGTH ? CHAT_LENGTH : CHAT_STOP);
+        return NEXT_EVENT;
+    case GEN_DONE:
+        return NEXT_DONE;
+    case GEN_RESOLVE_AGAIN:
+        return NEXT_AGAIN;
+    default:
+        refuse_outcome(ev->kind, r);
+        return NEXT_REFUSED;
+    }
+}
+
+static bool out_of_memory(const struct run *run)
+{
+    for (int i = 0; i < run->n_choices; i++)
+        if (run->choices[i].failed)
+            return true;
+    return false;
+}
+
+static enum next follow(struct run *run, struct refusal *r)
+{
+    enum next next = NEXT_EVENT;
+    struct chat_event got;
+
+    while (next == NEXT_EVENT && chat_queue_take(&run->queue, &got))
+        next = handle(run, &got.ev, r);
+    if (next == NEXT_EVENT || out_of_memory(run)) {
+        gen_cancel(run->gen);
+        chat_queue_wait_over(&run->queue);
+        refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "There is not enough memory for this answer.");
+        next = NEXT_REFUSED;
+    }
+    return next;
+}
+
+/* ---- one try ---- */
+
+static int prepare(struct run *run, struct refusal *r)
+{
+    struct err e = {0};
+
+    run->n_prompts = prompts_count(run->job);
+    run->n_choices = run->n_prompts * run->job->best_of;
+    if (prompts_build(run->s, run->job, run->pin.image, &run->prompts, r) < 0)
+        return -1;
+    run->choices = calloc((size_t)run->n_choices, sizeof *run->choices);
+    run->prompt_told = calloc((size_t)run->n_choices, sizeof *run->prompt_told);
+    if (!run->choices || !run->prompt_told) {
+        free(run->choices);
+        run->choices = NULL;
+        err_nomem(&e);
+        return refuse_submit(run->s, &e, r);
+    }
+    for (int i = 0; i < run->n_choices; i++)
+        choice_init(&run->choices[i], i, run->job, run->sink, run->pin.image->files->tokenizer);
+    return 0;
+}
+
+static void release(struct run *run)
+{
+    for (int i = 0; run->choices && i < run->n_choices; i++)
+        choice_release(&run->choices[i]);
+    free(run->choices);
+    free(run->prompt_told);
+    prompts_free(run->prompts, run->n_prompts);
+    chat_queue_release(&run->queue);
+    served_unref(run->served);
+    image_unref(run->image);
+    identity_release(&run->pin);
+}
+
+static enum next generate(struct run *run, struct chat_usage *usage, struct refusal *r)
+{
+    const struct chat_job *job = run->job;
+    enum next next;
+
+    if (prepare(run, r) < 0 || submit(run, r) < 0)
+        return NEXT_REFUSED;
+    if (job->watch)
+        job->watch(job->watch_arg, cancel, run->gen);
+    next = follow(run, r);
+    if (job->watch)
+        job->watch(job->watch_arg, NULL, NULL);
+    gen_free(run->gen);
+    usage->prompt_tokens = prompt_tokens_total(run);
+    for (int i = 0; i < run->n_choices; i++)
+        usage->completion_tokens += run->choices[i].n_generated;
+    return next;
+}
+
+/* Walks the whole decision order, from the name on. */
+static enum next try_once(struct service *s, const struct chat_job *job,
+                          const struct chat_sink *sink, struct chat_usage *usage, struct refusal *r)
+{
+    struct run run = {.s = s, .job = job, .sink = sink};
+    struct identity_match match = {0};
+    enum next next = NEXT_REFUSED;
+
+    *usage = (struct chat_usage){0};
+    if (identity_find(s, job->model, &match, r) < 0 ||
+        identity_take(s, &match, job->policy, job->gone, &run.pin, r) < 0)
+        return NEXT_REFUSED;
+    chat_queue_init(&run.queue);
+    next = generate(&run, usage, r);
+    release(&run);
+    return next;
+}
+
+int chat_run(struct service *s, const struct chat_job *job, const struct chat_sink *sink,
+             struct chat_usage *usage, struct refusal *r)
+{
+    for (int i = 0; i < RESOLVE_TRIES; i++) {
+        enum next next = try_once(s, job, sink, usage, r);
+
+        if (next != NEXT_AGAIN)
+            return next == NEXT_DONE ? 0 : -1;
+    }
+    return refuse(r, REFUSAL_V1_MODEL_BUSY, "The weights are being loaded again and again.");
+}

@@ -1,0 +1,139 @@
+#include "service/chat_choice.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/tokenizer.h"
+
+void choice_init(struct choice *c, int index, const struct chat_job *job,
+                 const struct chat_sink *sink, const struct tokenizer *t)
+{
+    *c = (struct choice){.index = index, .sink = sink, .job = job};
+    decode_stream_init(&c->decode, t, 0);
+    stop_init(&c->stop, job->stops, job->n_stops);
+}
+
+static int64_t count_characters(const struct buf *b)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < b->len; i++)
+        n += ((unsigned char)b->data[i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* Only answers with log-probabilities need the tokens. */
+static void keep_token(struct choice *c, const struct gen_event *ev)
+{
+    struct chat_token *t;
+
+    if (c->job->top_logprobs < 0)
+        return;
+    if (c->n_tokens == c->cap_tokens) {
+        int cap = c->cap_tokens ? 2 * c->cap_tokens : 8;
+        struct chat_token *grown = realloc(c->tokens, (size_t)cap * sizeof *grown);
+
+        if (!grown) {
+            c->failed = true;
+            return;
+        }
+        c->tokens = grown;
+        c->cap_tokens = cap;
+    }
+    t = &c->tokens[c->n_tokens++];
+    t->id = ev->token;
+    t->of_prompt = ev->kind == GEN_PROMPT_TOKEN;
+    t->has_logprob = ev->has_logprob;
+    t->logprob = ev->logprob;
+    t->n_top = ev->n_top;
+    t->text_offset = c->characters;
+    if (ev->n_top > 0)
+        memcpy(t->top, ev->top, (size_t)ev->n_top * sizeof *t->top);
+}
+
+static void tell(struct choice *c)
+{
+    c->failed = c->failed || c->ready.failed || c->decoded.failed;
+    if (c->failed || (c->ready.len == 0 && c->n_tokens == 0))
+        return;
+    c->sink->piece(c->sink->arg, c->index, buf_str(&c->ready), c->ready.len, c->tokens,
+                   c->n_tokens);
+    buf_reset(&c->ready);
+    c->n_tokens = 0;
+}
+
+void choice_add_prompt(struct choice *c, const struct gen_event *ev, bool silent)
+{
+    size_t before = c->ready.len;
+    struct buf added;
+
+    keep_token(c, ev);
+    if (silent)
+        return;
+    c->decode.flags = 0;
+    decode_stream_push(&c->decode, ev->token, &c->ready);
+    added = (struct buf){.data = c->ready.data ? c->ready.data + before : NULL,
+                         .len = c->ready.len - before};
+    c->characters += count_characters(&added);
+}
+
+void choice_prompt_done(struct choice *c)
+{
+    size_t before = c->ready.len;
+
+    decode_stream_flush(&c->decode, &c->ready);
+    c->characters += c->ready.len > before;
+    tell(c);
+}
+
+/* The decoded text goes through the search for stop strings. */
+static bool pass_on(struct choice *c)
+{
+    bool found = stop_push(&c->stop, buf_str(&c->decoded), c->decoded.len, &c->ready);
+
+    c->characters += count_characters(&c->decoded);
+    buf_reset(&c->decoded);
+    return found;
+}
+
+bool choice_add(struct choice *c, const struct gen_event *ev, bool is_end)
+{
+    if (c->ended)
+        return false;
+    c->n_generated++;
+    keep_token(c, ev);
+    c->decode.flags = TOK_SKIP_SPECIAL;
+    if (!is_end)
+        decode_stream_push(&c->decode, ev->token, &c->decoded);
+    if (pass_on(c)) {
+        choice_finish(c, CHAT_STOP);
+        return true;
+    }
+    if (c->ready.len)
+        tell(c);
+    return false;
+}
+
+void choice_finish(struct choice *c, enum chat_finish why)
+{
+    if (c->ended)
+        return;
+    c->ended = true;
+    if (!c->stop.found) {
+        decode_stream_flush(&c->decode, &c->decoded);
+        if (pass_on(c))
+            why = CHAT_STOP;
+        stop_flush(&c->stop, &c->ready);
+    }
+    tell(c);
+    if (!c->failed)
+        c->sink->finished(c->sink->arg, c->index, why);
+}
+
+void choice_release(struct choice *c)
+{
+    stop_release(&c->stop);
+    buf_release(&c->decoded);
+    buf_release(&c->ready);
+    free(c->tokens);
+}

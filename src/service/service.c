@@ -1,0 +1,77 @@
+#include "service/service.h"
+
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/engine.h"
+#include "service/arena.h"
+#include "service/jobs.h"
+#include "service/state.h"
+
+static int new_boot_id(char out[9], struct err *e)
+{
+    unsigned char raw[4];
+
+    if (RAND_bytes(raw, sizeof raw) != 1)
+        return err_set(e, ERR_IO, "no random bytes");
+    snprintf(out, 9, "%02x%02x%02x%02x", raw[0], raw[1], raw[2], raw[3]);
+    return 0;
+}
+
+struct service *service_open(const struct service_parts *parts, struct err *e)
+{
+    struct service *s = calloc(1, sizeof *s);
+
+    if (!s) {
+        err_nomem(e);
+        return NULL;
+    }
+    *s = (struct service){.settings = parts->settings,
+                          .engine = parts->engine,
+                          .db = parts->db,
+                          .roots = parts->roots,
+                          .schema = parts->schema,
+                          .chat = parts->chat,
+                          .faults = parts->faults,
+                          .tokens = parts->tokens,
+                          .started_wall_ms = clock_wall_ms(),
+                          .started_ns = clock_mono_ns()};
+    s->weights = calloc(1, sizeof *s->weights);
+    s->board = board_new(e);
+    s->jobs = jobs_new(e);
+    if (!s->weights)
+        err_nomem(e);
+    if (!s->weights || !s->board || !s->jobs || new_boot_id(s->boot_id, e) < 0) {
+        service_close(s);
+        return NULL;
+    }
+    s->weights->attachment.pidfd = -1;
+    arena_sweep(s->boot_id);
+    engine_set_tick(s->engine, state_tick, s);
+    return s;
+}
+
+static void end_everything(struct engine *en, void *arg)
+{
+    struct service *s = arg;
+
+    state_attachment_end(s);
+    engine_set_resident(en, NULL, NULL);
+}
+
+void service_close(struct service *s)
+{
+    if (!s)
+        return;
+    jobs_free(s->jobs);
+    if (s->weights && s->board) {
+        engine_set_tick(s->engine, NULL, NULL);
+        engine_call(s->engine, end_everything, s);
+    }
+    board_free(s->board);
+    free(s->weights);
+    free(s);
+}
