@@ -138,13 +138,11 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void print_speed(const char *what, double ms[RUNS], size_t bytes, size_t tokens)
+static void print_speed(const char *what, double ms[RUNS], size_t bytes)
 {
-    double mb = (double)bytes / 1e6;
-
     qsort(ms, RUNS, sizeof *ms, by_value);
-    printf("%s\t%.1f MB/s (median %.1f)\t%.1f MB\t%zu tokens\n", what, mb * 1e3 / ms[0],
-           mb * 1e3 / ms[RUNS / 2], mb, tokens);
+    printf("%s_mbs %.1f\n%s_best_mbs %.1f\n", what, (double)bytes / 1e3 / ms[RUNS / 2], what,
+           (double)bytes / 1e3 / ms[0]);
 }
 
 static int bench(const struct tokenizer *t, const struct buf *text, struct err *e)
@@ -162,7 +160,7 @@ static int bench(const struct tokenizer *t, const struct buf *text, struct err *
         ms[i] = clock_ms_since(start);
     }
     if (rc == 0)
-        print_speed("encode", ms, text->len, ids.n);
+        print_speed("tokenize", ms, text->len);
     for (int i = 0; i < RUNS && rc == 0; i++) {
         int64_t start = clock_mono_ns();
 
@@ -171,7 +169,8 @@ static int bench(const struct tokenizer *t, const struct buf *text, struct err *
         ms[i] = clock_ms_since(start);
     }
     if (rc == 0)
-        print_speed("decode", ms, back.len, ids.n);
+        print_speed("decode", ms, back.len);
+    printf("tokens %zu\n", ids.n);
     token_list_release(&ids);
     buf_release(&back);
     return rc;
@@ -188,7 +187,7 @@ int main(int argc, char **argv)
     struct tokenizer *t = tokenizer_open(fd, &e);
 
     if (t) {
-        printf("open\t%.0f ms\t%d ids\n", clock_ms_since(start), tokenizer_vocab_size(t));
+        printf("open_ms %.0f\n", clock_ms_since(start));
         make_text(&text, mb * 1000000);
         rc = bench(t, &text, &e);
     }

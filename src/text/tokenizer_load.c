@@ -351,12 +351,13 @@ int tokenizer_load(struct tokenizer *t, const json_t *json, const json_t *config
 {
     if (!json_is_object(json))
         return err_set(e, ERR_FORMAT, "tokenizer.json is not an object");
-    if (char_classes_init(&t->classes, e) < 0 || load_model(t, json, e) < 0 ||
+    if (load_model(t, json, e) < 0 ||
         for_each_part(t, json_object_get(json, "normalizer"), "normalizers", add_form, e) < 0 ||
         pretoken_init(&t->pretoken, json_object_get(json, "pre_tokenizer"), e) < 0 ||
         for_each_part(t, json_object_get(json, "post_processor"), "processors", add_processor, e) <
             0 ||
-        for_each_part(t, json_object_get(json, "decoder"), "decoders", check_decoder, e) < 0)
+        for_each_part(t, json_object_get(json, "decoder"), "decoders", check_decoder, e) < 0 ||
+        char_classes_init(&t->classes, e) < 0)
         return err_wrap(e, "tokenizer.json");
     t->bos = named_token(t, config, "bos_token");
     t->eos = named_token(t, config, "eos_token");
