@@ -81,27 +81,41 @@ static int taken(struct job *j, struct err *e)
     return err_set(e, ERR_CONFLICT, "%s/%s exists already", j->req->run_dir, j->req->final_name);
 }
 
+/* 1: made; 0: a failed save of the same run has just removed it, try again. */
+static int make_temporary(struct job *j, struct err *e)
+{
+    struct err why = {0};
+    struct stat st;
+
+    fs_close(j->run_fd);
+    if (open_run(j, &why) < 0) {
+        *e = why;
+        return why.sys == ENOENT ? 0 : -1;
+    }
+    if (fstatat(j->run_fd, j->req->final_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return taken(j, e);
+    if (mkdirat(j->run_fd, j->tmp, 0755) < 0) {
+        err_io(&why, "create temporary directory in %s", j->req->run_dir);
+        *e = why;
+        return why.sys == ENOENT ? 0 : -1;
+    }
+    j->tmp_fd = fs_open_beneath(j->run_fd, j->tmp, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_NONE, e);
+    return j->tmp_fd < 0 ? -1 : 1;
+}
+
 static int prepare(struct job *j, struct err *e)
 {
-    struct stat st;
+    struct err why = {0};
+    int rc = 0;
 
     if (make_names(j, e) < 0)
         return -1;
-    for (int i = 0; i < PREPARE_TRIES; i++) {
-        fs_close(j->run_fd);
-        if (open_run(j, e) < 0)
-            return -1;
-        if (fstatat(j->run_fd, j->req->final_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            return taken(j, e);
-        if (mkdirat(j->run_fd, j->tmp, 0755) == 0) {
-            j->tmp_fd =
-                fs_open_beneath(j->run_fd, j->tmp, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_NONE, e);
-            return j->tmp_fd < 0 ? -1 : 0;
-        }
-        if (errno != ENOENT) /* else: a failed save of the same run has just removed it */
-            break;
-    }
-    return err_io(e, "create temporary directory in %s", j->req->run_dir);
+    for (int i = 0; i < PREPARE_TRIES && rc == 0; i++)
+        rc = make_temporary(j, &why);
+    if (rc > 0)
+        return 0;
+    *e = why;
+    return -1;
 }
 
 static void tell(const struct job *j, enum publish_stage stage, int64_t done)
