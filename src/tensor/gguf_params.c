@@ -188,17 +188,31 @@ static int read_tokens(const struct gguf *g, struct gguf_params *p, struct err *
     return read_token(g, "tokenizer.ggml.padding_token_id", p->vocab, &p->pad, e);
 }
 
-/* What llama3 scaling divides frequency j by, with low factor 1, high factor 4, context 8192. */
-static double llama3_divisor(const struct gguf_params *p, int64_t j, double factor)
+/* Llama3 scaling with low factor 1, high factor 4, context 8192: how often frequency j turns in it.
+ */
+static double llama3_turns(const struct gguf_params *p, int64_t j)
 {
-    double pi = 3.14159265358979323846, inv = pow(p->theta, -2.0 * (double)j / (double)p->head_dim);
-    double turns = 8192 * inv / (2 * pi), s = (turns - 1) / 3;
+    const double pi = 3.14159265358979323846;
+
+    return 8192 * pow(p->theta, -2.0 * (double)j / (double)p->head_dim) / (2 * pi);
+}
+
+/* What it divides a frequency by. */
+static double llama3_divisor(double turns, double factor)
+{
+    double s = (turns - 1) / 3;
 
     if (turns < 1)
         return factor;
-    if (turns > 4)
-        return 1;
-    return 1 / ((1 - s) / factor + s);
+    return turns > 4 ? 1 : 1 / ((1 - s) / factor + s);
+}
+
+/* The factor behind the divisor of the lowest frequency. */
+static double llama3_factor(double turns, double divisor)
+{
+    double s = (turns - 1) / 3;
+
+    return turns < 1 || turns >= 4 ? divisor : (1 - s) / (1 / divisor - s);
 }
 
 /* rope_freqs.weight holds the divisors. They must be those of llama3 scaling: nothing else is
@@ -207,6 +221,7 @@ static int read_rope_freqs(const struct gguf *g, struct gguf_params *p, struct e
 {
     const struct gguf_tensor *t = gguf_find(g, "rope_freqs.weight");
     float divisor[512];
+    char factor[32];
     int64_t n = p->head_dim / 2;
     bool same = true;
 
@@ -216,9 +231,12 @@ static int read_rope_freqs(const struct gguf *g, struct gguf_params *p, struct e
         return err_set(e, ERR_FORMAT, "tensor \"rope_freqs.weight\" does not fit the head size");
     if (gguf_read_f32(g, t, 0, n, divisor, e) < 0)
         return err_wrap(e, "rope_freqs.weight");
-    p->rope_factor = shortest((double)divisor[n - 1]);
+    /* four digits: the divisors are float32, and all of them are compared below */
+    snprintf(factor, sizeof factor, "%.4g",
+             llama3_factor(llama3_turns(p, n - 1), (double)divisor[n - 1]));
+    p->rope_factor = strtod(factor, NULL);
     for (int64_t j = 0; j < n; j++) {
-        double want = llama3_divisor(p, j, p->rope_factor);
+        double want = llama3_divisor(llama3_turns(p, j), p->rope_factor);
 
         same = same && fabs((double)divisor[j] - want) <= 1e-4 * want;
     }

@@ -291,7 +291,13 @@ static int place_tensor(const struct gguf *g, struct gguf_tensor *t, uint64_t st
     return 0;
 }
 
-/* Names and offsets become final: the buffer does not move any more. */
+/* The buffer does not move any more: offsets of names become pointers. */
+static void settle_names(struct gguf *g)
+{
+    for (size_t i = 0; i < g->n_tensors; i++)
+        g->tensors[i].name.s = (const char *)g->bytes + (uintptr_t)g->tensors[i].name.s;
+}
+
 static int place_tensors(struct gguf *g, struct err *e)
 {
     uint64_t align = 32, start;
@@ -303,7 +309,6 @@ static int place_tensors(struct gguf *g, struct err *e)
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensors[i];
 
-        t->name.s = (const char *)g->bytes + (uintptr_t)t->name.s;
         if (place_tensor(g, t, start, align, e) < 0)
             return err_wrap(e, "tensor \"%s\"", st_name_str(t->name.s, t->name.len, shown));
     }
@@ -414,7 +419,10 @@ static int read_all(struct gguf *g, struct err *e)
         return err_set(e, ERR_FORMAT, "not a regular file");
     g->file_bytes = (uint64_t)st.st_size;
     if (read_header(g, &n_tensors, &n_kv, e) < 0 || read_metadata(g, n_kv, e) < 0 ||
-        read_tensors(g, n_tensors, e) < 0 || place_tensors(g, e) < 0 || check_names(g, e) < 0)
+        read_tensors(g, n_tensors, e) < 0)
+        return -1;
+    settle_names(g);
+    if (check_names(g, e) < 0 || place_tensors(g, e) < 0)
         return -1;
     return check_overlap(g, e);
 }
