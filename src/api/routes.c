@@ -1,4 +1,5 @@
 /* api/routes.c - the one table of routes. Literal rows stand before patterns. */
+#include "api/millm/routes.h"
 #include "api/openai/routes.h"
 #include "api/router.h"
 
@@ -7,6 +8,30 @@ static const struct api_route routes[] = {
     {"GET", "/v1/models/{rest...}", openai_get_model, BODY_NONE},
     {"POST", "/v1/chat/completions", openai_chat, BODY_LARGE},
     {"POST", "/v1/completions", openai_completions, BODY_LARGE},
+
+    {"POST", "/api/weights/attach", millm_attach, BODY_SMALL},
+    {"POST", "/api/weights/detach", millm_detach, BODY_SMALL},
+    {"POST", "/api/weights/heartbeat", millm_heartbeat, BODY_SMALL},
+    {"POST", "/api/weights/quiesce", millm_quiesce, BODY_SMALL},
+    {"POST", "/api/weights/resume", millm_resume, BODY_SMALL},
+    {"POST", "/api/weights/commit-begin", millm_commit_begin, BODY_SMALL},
+    {"POST", "/api/weights/commit-end", millm_commit_end, BODY_SMALL},
+    {"POST", "/api/weights/save", millm_save, BODY_SMALL},
+    {"POST", "/api/weights/load", millm_load, BODY_SMALL},
+    {"GET", "/api/weights/lineage", millm_lineage, BODY_NONE},
+    {"GET", "/api/weights/status", millm_status, BODY_NONE},
+
+    {"GET", "/api/models", millm_list_models, BODY_NONE},
+    {"POST", "/api/models", millm_register_model, BODY_SMALL},
+    {"GET", "/api/models/{id}", millm_get_model, BODY_NONE},
+    {"DELETE", "/api/models/{id}", millm_delete_model, BODY_NONE},
+    {"POST", "/api/models/{id}/load", millm_load_model, BODY_SMALL},
+    {"POST", "/api/models/{id}/unload", millm_unload_model, BODY_SMALL},
+
+    {"GET", "/api/health", millm_health, BODY_NONE},
+    {"GET", "/api/health/ready", millm_ready, BODY_NONE},
+    {"GET", "/api/health/detailed", millm_health_detailed, BODY_NONE},
+    {"GET", "/api/health/version", millm_version, BODY_NONE},
 };
 
 const struct api_route *api_routes(size_t *n)

@@ -1,0 +1,77 @@
+/* api/millm/models.c - /api/models. What a route means and refuses: service/models.h. */
+#include "service/models.h"
+
+#include "api/envelope.h"
+#include "api/millm/routes.h"
+#include "service/refusal.h"
+
+static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
+{
+    if (rc == 0)
+        api_ok(call, status, data);
+    else
+        api_fail(call, r);
+    refusal_clear(r);
+}
+
+void millm_list_models(struct api_call *call)
+{
+    struct refusal r = {0};
+    json_t *data = NULL;
+    int rc = models_list(call->api->service, &data, &r);
+
+    answer(call, 200, rc, data, &r);
+}
+
+void millm_register_model(struct api_call *call)
+{
+    json_t *body = NULL, *errors = NULL, *data = NULL;
+    struct refusal r = {0};
+    int rc;
+
+    api_body_object(call, 0, &body, &errors);
+    rc = models_register(call->api->service, body, errors, &data, &r);
+    json_decref(body);
+    json_decref(errors);
+    answer(call, 202, rc, data, &r);
+}
+
+void millm_get_model(struct api_call *call)
+{
+    struct refusal r = {0};
+    json_t *data = NULL;
+    int rc = models_get(call->api->service, call->id, &data, &r);
+
+    answer(call, 200, rc, data, &r);
+}
+
+void millm_delete_model(struct api_call *call)
+{
+    struct refusal r = {0};
+    json_t *data = NULL;
+    int rc = models_delete(call->api->service, call->id, &data, &r);
+
+    answer(call, 200, rc, data, &r);
+}
+
+void millm_load_model(struct api_call *call)
+{
+    json_t *body = NULL, *errors = NULL, *data = NULL;
+    struct refusal r = {0};
+    int rc;
+
+    api_body_object(call, 1, &body, &errors);
+    rc = models_load(call->api->service, call->id, body, errors, &data, &r);
+    json_decref(body);
+    json_decref(errors);
+    answer(call, 202, rc, data, &r);
+}
+
+void millm_unload_model(struct api_call *call)
+{
+    struct refusal r = {0};
+    json_t *data = NULL;
+    int rc = models_unload(call->api->service, call->id, &data, &r);
+
+    answer(call, 200, rc, data, &r);
+}

@@ -1,0 +1,103 @@
+/* api/millm/weights.c - /api/weights. What a route means and refuses: service/weights.h. */
+#include "service/weights.h"
+
+#include <stddef.h>
+
+#include "api/envelope.h"
+#include "api/millm/routes.h"
+#include "http/request.h"
+#include "http/response.h"
+#include "service/refusal.h"
+
+static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
+{
+    if (rc == 0) {
+        api_ok(call, status, data);
+        return;
+    }
+    if (r->code == REFUSAL_UNAUTHORIZED)
+        http_resp_header(call->resp, "WWW-Authenticate", "Bearer realm=\"weights\"");
+    api_fail(call, r);
+    refusal_clear(r);
+}
+
+static void protected_route(struct api_call *call, weights_route_fn *route, int status)
+{
+    json_t *body = NULL, *errors = NULL, *data = NULL;
+    struct refusal r = {0};
+    int rc;
+
+    api_body_object(call, 1, &body, &errors);
+    struct weights_req req = {
+        .authorization = http_req_header(call->req, "Authorization"),
+        .attachment = http_req_header(call->req, "X-miLLM-Attachment"),
+        .request_id = call->req->request_id,
+        .client_addr = call->req->client,
+        .body = body,
+        .body_errors = errors,
+        .gone = http_req_gone(call->req),
+    };
+    rc = route(call->api->service, &req, &data, &r);
+    json_decref(body);
+    json_decref(errors);
+    answer(call, status, rc, data, &r);
+}
+
+void millm_attach(struct api_call *call)
+{
+    protected_route(call, weights_attach, 201);
+}
+
+void millm_detach(struct api_call *call)
+{
+    protected_route(call, weights_detach, 200);
+}
+
+void millm_heartbeat(struct api_call *call)
+{
+    protected_route(call, weights_heartbeat, 200);
+}
+
+void millm_quiesce(struct api_call *call)
+{
+    protected_route(call, weights_quiesce, 200);
+}
+
+void millm_resume(struct api_call *call)
+{
+    protected_route(call, weights_resume, 200);
+}
+
+void millm_commit_begin(struct api_call *call)
+{
+    protected_route(call, weights_commit_begin, 200);
+}
+
+void millm_commit_end(struct api_call *call)
+{
+    protected_route(call, weights_commit_end, 200);
+}
+
+void millm_save(struct api_call *call)
+{
+    protected_route(call, weights_save, 201);
+}
+
+void millm_load(struct api_call *call)
+{
+    protected_route(call, weights_load, 200);
+}
+
+void millm_lineage(struct api_call *call)
+{
+    json_t *data = NULL;
+    struct refusal r = {0};
+    int rc = weights_lineage(call->api->service, &data, &r);
+
+    answer(call, 200, rc, data, &r);
+}
+
+void millm_status(struct api_call *call)
+{
+    api_ok(call, 200, weights_status(call->api->service));
+}
