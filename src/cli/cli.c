@@ -98,16 +98,15 @@ static const char *code_word(enum err_code code)
     return "error";
 }
 
-/* Messages quote bytes of damaged files; JSON takes only UTF-8. */
-static json_t *message_text(const char *msg)
+json_t *cli_json_text(const char *text)
 {
-    char ascii[sizeof((struct err *)0)->msg];
+    char ascii[512];
     size_t n = 0;
 
-    if (utf8_valid(msg, strlen(msg)))
-        return json_string(msg);
-    for (; msg[n] && n + 1 < sizeof ascii; n++)
-        ascii[n] = (unsigned char)msg[n] < 0x80 ? msg[n] : '?';
+    if (utf8_valid(text, strlen(text)))
+        return json_string(text);
+    for (; text[n] && n + 1 < sizeof ascii; n++)
+        ascii[n] = (unsigned char)text[n] < 0x80 ? text[n] : '?';
     ascii[n] = 0;
     return json_string(ascii);
 }
@@ -117,7 +116,7 @@ int cli_fail(struct cli *cli, const struct err *e)
     fprintf(cli->err, "cairn %s: %s\n", cli->cmd->name, e->msg);
     if (cli->json)
         cli_print_json(cli, json_pack("{s:{s:s, s:o}}", "error", "code", code_word(e->code),
-                                      "message", message_text(e->msg)));
+                                      "message", cli_json_text(e->msg)));
     return EXIT_FAILED;
 }
 
