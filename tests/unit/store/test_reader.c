@@ -165,7 +165,7 @@ static void a_file_that_stays_is_unchanged_and_each_change_is_noticed(void **sta
 
     r = open_reader(s);
     usleep(20000); /* a coarse clock stamps the change */
-    fchmodat(s->fd, "model.safetensors", 0600, 0);
+    assert_int_equal(fchmodat(s->fd, "model.safetensors", 0600, 0), 0);
     assert_string_equal(ckpt_reader_changed(r), "ctime");
     ckpt_reader_close(r);
 
