@@ -1,0 +1,29 @@
+/* api/openai/answer.h - runs a job and sends its answer: whole, or as a stream of events. */
+#ifndef API_OPENAI_ANSWER_H
+#define API_OPENAI_ANSWER_H
+
+#include <jansson.h>
+
+#include "service/chat.h"
+
+struct ask;
+struct collected_choice;
+
+/* What differs between the two routes. Results are owned. */
+struct answer_form {
+    const char *id_prefix;    /* "chatcmpl-" */
+    const char *object;       /* "chat.completion" */
+    const char *chunk_object; /* "chat.completion.chunk" */
+    /* An entry of choices, complete. */
+    json_t *(*choice)(const struct ask *a, const struct tokenizer *t, int index,
+                      const struct collected_choice *c);
+    /* The first entry of a choice in a stream, or NULL where there is none. */
+    json_t *(*opening)(int index);
+    /* An entry with new text and tokens; text NULL: the last one, with the reason. */
+    json_t *(*delta)(const struct ask *a, const struct tokenizer *t, int index, const char *text,
+                     size_t len, const struct chat_token *tokens, int n_tokens);
+};
+
+void answer_whole(struct ask *a, const struct answer_form *form);
+void answer_stream(struct ask *a, const struct answer_form *form);
+#endif

@@ -1,0 +1,147 @@
+#include "api/openai/ask.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api.h"
+#include "api/body.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "http/request.h"
+#include "http/response.h"
+#include "service/identity.h"
+#include "service/service.h"
+
+void problem(struct ask *a, enum refusal_code code, const char *param, const char *fmt, ...)
+{
+    char message[REFUSAL_MESSAGE_MAX / 2];
+    va_list args;
+
+    if (a->problems.n++ > 0)
+        return;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    refuse_param(&a->problems.first, code, param, "%s", message);
+}
+
+void ask_ignore(struct ask *a, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    json_array_append_new(a->ignored, json_vsprintf(fmt, args));
+    va_end(args);
+}
+
+static void watch_request(void *req, void (*fn)(void *), void *arg)
+{
+    http_req_on_gone(req, fn, arg);
+}
+
+static void set_defaults(struct ask *a)
+{
+    a->job = (struct chat_job){
+        .gone = http_req_gone(a->call->req),
+        .watch = watch_request,
+        .watch_arg = a->call->req,
+        .add_special = true,
+        .n = 1,
+        .max_tokens = -1,
+        .temperature = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .top_logprobs = -1,
+    };
+}
+
+static int read_model(struct ask *a, struct refusal *r)
+{
+    const json_t *model = json_object_get(a->body, "model");
+    struct identity_match ignored;
+
+    if (!json_is_string(model) || json_string_length(model) == 0)
+        return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "model",
+                            "model must be the name of a model; GET /v1/models lists them.");
+    a->job.model = json_string_value(model);
+    return identity_find(a->call->api->service, a->job.model, &ignored, r);
+}
+
+int ask_begin(struct ask *a, struct api_call *call, struct refusal *r)
+{
+    struct err e = {0};
+
+    *a = (struct ask){.call = call, .owned = json_array(), .ignored = json_array()};
+    set_defaults(a);
+    a->body = api_body_read(call->req, &e);
+    if (!a->body)
+        return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "", "%s", e.msg);
+    if (identity_refuse_torn(call->api->service, r) < 0)
+        return -1;
+    return read_model(a, r);
+}
+
+void ask_release(struct ask *a)
+{
+    refusal_clear(&a->problems.first);
+    json_decref(a->body);
+    json_decref(a->owned);
+    json_decref(a->ignored);
+    arena_release(&a->arena);
+}
+
+/* ---- what goes back in headers ---- */
+
+/* A string of RFC 8941: printable ASCII; what is not, and what would end it, as %XX. */
+static void add_location(struct buf *b, const char *s)
+{
+    buf_add_char(b, '"');
+    for (; *s; s++)
+        if (*s < 0x20 || *s > 0x7e || strchr("%\"\\", *s))
+            buf_printf(b, "%%%02X", (unsigned char)*s);
+        else
+            buf_add_char(b, *s);
+    buf_add_char(b, '"');
+}
+
+/* As many locations as fit, then how many more there are. */
+static void add_ignored(struct ask *a)
+{
+    enum { MORE_BYTES = 24 };
+    size_t most = (size_t)a->call->api->service->settings->ignored_fields_max_bytes;
+    size_t n = json_array_size(a->ignored), i;
+    struct buf all = {0}, one = {0};
+
+    for (i = 0; i < n; i++) {
+        buf_reset(&one);
+        add_location(&one, json_string_value(json_array_get(a->ignored, i)));
+        if (all.len + one.len + 2 + (i + 1 < n ? MORE_BYTES : 0) > most)
+            break;
+        buf_printf(&all, "%s%s", i ? ", " : "", buf_str(&one));
+    }
+    if (i < n)
+        buf_printf(&all, "%s\"+%zu more\"", i ? ", " : "", n - i);
+    if (n)
+        http_resp_header(a->call->resp, "X-miLLM-Ignored-Fields", buf_str(&all));
+    buf_release(&all);
+    buf_release(&one);
+}
+
+void ask_add_headers(struct ask *a, const struct chat_start *start)
+{
+    struct http_resp *resp = a->call->resp;
+    struct buf model = {0};
+
+    identity_header(start->served, &model);
+    http_resp_header(resp, "X-miLLM-Model", buf_str(&model));
+    http_resp_header(resp, "X-miLLM-Backend",
+                     a->call->api->service->settings->continuous_batching ? "cbm" : "serial");
+    if (a->job.has_seed)
+        http_resp_headerf(resp, "X-miLLM-Seed", "%llu;scope=\"request\"",
+                          (unsigned long long)a->job.seed);
+    if (a->job.n_conversations && !a->stream)
+        http_resp_headerf(resp, "X-miLLM-Batch", "%d", a->job.n_conversations);
+    add_ignored(a);
+    buf_release(&model);
+}

@@ -1,0 +1,67 @@
+/* api/openai/ask.h - a request to /v1/chat/completions or /v1/completions, checked and turned into
+ * a job.
+ *
+ * Order (section 7.1): ask_begin (JSON, torn weights, model name), then ask_parse_chat or
+ * ask_parse_completion (schema and field policy), then ask.job goes to chat_run. Every field is
+ * honoured, reported in ask.ignored, or refused by its name. Strings of the job are borrowed from
+ * ask.body and the arena. */
+#ifndef API_OPENAI_ASK_H
+#define API_OPENAI_ASK_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/arena.h"
+#include "service/chat.h"
+#include "service/refusal.h"
+
+struct api_call;
+
+/* What is wrong with a body: the first finding is told, the others are counted. */
+struct problems {
+    struct refusal first;
+    int n;
+};
+
+struct ask {
+    struct api_call *call; /* borrowed */
+    json_t *body;          /* owned object */
+    struct chat_job job;
+    struct arena arena;
+    json_t *owned;   /* array: what the job borrows and the body does not hold */
+    json_t *ignored; /* array of locations */
+    struct problems problems;
+    bool stream, include_usage;
+    bool logprobs;  /* wanted in the answer */
+    bool token_ids; /* return_tokens_as_token_ids */
+};
+
+/* 0, or -1 with *r. ask_release in both cases. */
+int ask_begin(struct ask *a, struct api_call *call, struct refusal *r);
+int ask_parse_chat(struct ask *a, struct refusal *r);
+int ask_parse_completion(struct ask *a, struct refusal *r);
+void ask_release(struct ask *a);
+
+/* Headers that every 200 of these two routes carries; streams too. */
+void ask_add_headers(struct ask *a, const struct chat_start *start);
+
+/* ---- between the files of this folder ---- */
+
+/* A finding: code, path of the field, sentence. */
+void problem(struct ask *a, enum refusal_code code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void ask_ignore(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* fields.c: the tables. */
+struct known_field;
+enum endpoint { ON_CHAT = 1, ON_COMPLETIONS = 2 };
+void fields_check(struct ask *a,
+                  enum endpoint where); /* unknown ones, refused ones, plain values */
+const json_t *field(const struct ask *a, const char *name); /* NULL when absent or null */
+void parse_token_ids(struct ask *a, const char *name, int most, const int32_t **ids, int *n);
+
+/* ask_rules.c: limits, stops, bias, headers and combinations that both routes share. */
+void ask_common(struct ask *a, enum endpoint where);
+void ask_scoring_rules(struct ask *a);
+int ask_finish(struct ask *a, struct refusal *r); /* the verdict */
+#endif
