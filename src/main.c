@@ -1,9 +1,11 @@
 /* `cairn`: the table of commands. */
 #include "cli/commands.h"
+#include "daemon/serve.h"
 
 static const struct cli_cmd commands[] = {
     {"import", "FILE.gguf DIR", "turn a GGUF file into a model directory", cmd_import},
     {"inspect", "FILE", "list the tensors of a safetensors or GGUF file", cmd_inspect},
+    {"serve", "", "run the server", cmd_serve},
     {"tokenize", "DIR", "turn standard input into token ids", cmd_tokenize},
     {"models", "[ls | add DIR | rm MODEL]", "list, register and remove models", cmd_models},
     {"load", "MODEL | CHECKPOINT", "make a model or a checkpoint answer", cmd_load},

@@ -6,8 +6,8 @@
 
 #include "base/err.h"
 #include "base/utf8.h"
+#include "base/version.h"
 
-#define VERSION "0.1.0"
 
 static const struct cli_cmd *find(const struct cli_cmd *cmds, const char *name)
 {
@@ -62,7 +62,7 @@ int cli_main(struct cli *cli, const struct cli_cmd *cmds, int argc, char **argv)
 
     cli->terminal = isatty(fileno(cli->err)) == 1;
     if (is_any(name, "--version", "-V", "version")) {
-        fprintf(cli->out, "cairn %s\n", VERSION);
+        fprintf(cli->out, "cairn %s\n", CAIRN_VERSION);
         return EXIT_OK;
     }
     if (is_any(name, "help", "--help", "-h"))

@@ -15,7 +15,7 @@ struct settings {
     int port;
     const char *cors_origins;  /* "*" or a comma list */
     const char *allowed_hosts; /* comma list of further Host values */
-    const char *public_url;    /* or NULL */
+    bool needs_token; /* beyond loopback: every route that changes something needs a token */
     /* directories */
     const char *state_dir;
     const char *model_cache_dir;
@@ -43,11 +43,9 @@ struct settings {
     int max_pending;
     bool continuous_batching;
     int threads;       /* 0: all */
-    int64_t memory_mb; /* 0: 80 % of what the machine or the control group has */
     int64_t kv_mb;     /* 0: a quarter of what is free after the load */
     int max_images;
     bool fast_numerics;  /* CAIRN_NUMERICS=fast */
-    bool kv_bf16;        /* CAIRN_KV=bf16 */
     const char *kernels; /* CAIRN_KERNELS: "" the best of this CPU, else the name of a table */
     /* answers */
     int ignored_fields_max_bytes;

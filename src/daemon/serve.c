@@ -1,0 +1,342 @@
+#include "daemon/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/faults.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "cli/cli.h"
+#include "daemon/config.h"
+#include "db/db.h"
+#include "engine/engine.h"
+#include "http/server.h"
+#include "kernels/kernels.h"
+#include "service/models.h"
+#include "service/refusal.h"
+#include "service/service.h"
+#include "store/catalogue.h"
+#include "store/roots.h"
+#include "store/schema.h"
+#include "store/sweep.h"
+#include "text/chat_template.h"
+
+enum { STOP_GRACE_MS = 5000 };
+
+/* Every part, in the order in which they are made; taken down in the opposite one. */
+struct daemon {
+    struct config config;
+    struct faults *faults;
+    struct db *db;
+    struct roots *roots;
+    struct schema *schema;
+    struct engine *engine;
+    struct chat_worker *chat;
+    struct service *service;
+    struct api api;
+    struct http_server *http;
+};
+
+/* ---- the parts ---- */
+
+/* mkdir -p, mode 0700: the catalogue is nobody else's business. */
+static int make_dirs(const char *path, struct err *e)
+{
+    char part[PATH_MAX];
+
+    if (strlen(path) >= sizeof part)
+        return err_set(e, ERR_ARG, "STATE_DIR: the path is too long");
+    strcpy(part, path);
+    for (char *p = part + 1;; p++) {
+        char c = *p;
+
+        if (c != '/' && c != '\0')
+            continue;
+        *p = '\0';
+        if (mkdir(part, 0700) < 0 && errno != EEXIST)
+            return err_io(e, "make the directory %s", part);
+        if (c == '\0')
+            return 0;
+        *p = c;
+    }
+}
+
+static int open_catalogue(struct daemon *d, struct err *e)
+{
+    struct buf path = {0};
+
+    if (make_dirs(d->config.settings.state_dir, e) < 0)
+        return -1;
+    buf_printf(&path, "%s/cairn.db", d->config.settings.state_dir);
+    d->db = db_open(buf_str(&path), e);
+    buf_release(&path);
+    return d->db ? catalogue_start(d->db, e) : -1;
+}
+
+static void log_lines(const char *event, const char *text)
+{
+    for (const char *line = text; *line;) {
+        size_t n = strcspn(line, "\n");
+
+        log_ev(LOG_WARNING, event, "cause=\"%.*s\"", (int)n, line);
+        line += line[n] ? n + 1 : n;
+    }
+}
+
+static int open_store(struct daemon *d, struct err *e)
+{
+    struct sweep_report report = {0};
+    struct buf warnings = {0};
+
+    d->roots =
+        roots_open(d->config.settings.checkpoint_dir, d->config.settings.read_roots, &warnings, e);
+    log_lines("checkpoint_roots", buf_str(&warnings));
+    buf_release(&warnings);
+    if (!d->roots || sweep_primary(d->roots, &report, e) < 0)
+        return -1;
+    if (report.removed || report.emptied || report.failed)
+        log_ev(report.failed ? LOG_WARNING : LOG_INFO, "checkpoint_sweep",
+               "removed=%d emptied=%d failed=%d", report.removed, report.emptied, report.failed);
+    d->schema = schema_load(d->config.settings.schema_file, e);
+    if (d->schema && schema_problem(d->schema))
+        log_ev(LOG_ERROR, "schema_ownership", "problem=\"%s\"", schema_problem(d->schema));
+    return d->schema ? 0 : -1;
+}
+
+static int start_engine(struct daemon *d, struct err *e)
+{
+    const struct settings *s = &d->config.settings;
+    struct engine_config c = {
+        .n_threads = s->threads,
+        .kernels = *s->kernels ? kernels_by_name(s->kernels) : kernels_pick(s->fast_numerics),
+        .max_running = s->max_concurrent,
+        .max_waiting = s->max_pending,
+        .kv_bytes = (size_t)s->kv_mb << 20,
+        .max_images = s->max_images,
+        .hold_timeout_ms = (int64_t)(s->hold_request_timeout_s * 1000),
+    };
+
+    d->engine = engine_start(&c, e);
+    return d->engine ? 0 : -1;
+}
+
+static int open_service(struct daemon *d, struct err *e)
+{
+    struct service_parts parts = {.settings = &d->config.settings,
+                                  .engine = d->engine,
+                                  .db = d->db,
+                                  .roots = d->roots,
+                                  .schema = d->schema,
+                                  .faults = d->faults,
+                                  .tokens = d->config.tokens};
+
+    parts.chat = d->chat = chat_worker_new(e);
+    if (!d->chat)
+        return -1;
+    d->service = service_open(&parts, e);
+    return d->service ? 0 : -1;
+}
+
+static int start_http(struct daemon *d, struct err *e)
+{
+    const struct settings *s = &d->config.settings;
+    struct http_config c = {
+        .host = s->host,
+        .port = (uint16_t)s->port,
+        .cors_origins = s->cors_origins,
+        .cors_expose = "X-miLLM-Model, X-miLLM-Ignored-Fields, X-miLLM-Adapter, X-Request-ID, "
+                       "Retry-After",
+        .hosts = s->allowed_hosts,
+        .handler = api_handle,
+        .limit = api_limit,
+        .refuse = api_refuse,
+        .arg = &d->api,
+    };
+
+    d->api = (struct api){.service = d->service, .version = CAIRN_VERSION};
+    d->http = http_server_start(&c, e);
+    return d->http ? 0 : -1;
+}
+
+static int build(struct daemon *d, struct err *e)
+{
+    if (open_catalogue(d, e) < 0 || open_store(d, e) < 0 || start_engine(d, e) < 0 ||
+        open_service(d, e) < 0)
+        return -1;
+    return start_http(d, e);
+}
+
+static void take_down(struct daemon *d)
+{
+    if (d->http)
+        http_server_stop(d->http, STOP_GRACE_MS);
+    service_close(d->service);
+    if (d->engine)
+        engine_stop(d->engine);
+    chat_worker_free(d->chat);
+    schema_free(d->schema);
+    roots_close(d->roots);
+    db_close(d->db);
+    faults_free(d->faults);
+    config_release(&d->config);
+}
+
+/* ---- the first model ---- */
+
+static const char *register_dir(struct daemon *d, const char *path, char id[32], struct refusal *r)
+{
+    struct model_row row = {0};
+    char real[PATH_MAX];
+    json_t *body, *data = NULL;
+    struct err e = {0};
+    int64_t found = 0;
+
+    if (!realpath(path, real))
+        return path;
+    if (catalogue_get_by_path(d->db, real, &row, &e) == 0) {
+        found = row.id;
+    } else {
+        body = json_pack("{s:s, s:s}", "source", "local", "local_path", real);
+        if (models_register(d->service, body, NULL, &data, r) == 0)
+            found = json_integer_value(json_object_get(data, "id"));
+        json_decref(body);
+        json_decref(data);
+    }
+    model_row_release(&row);
+    snprintf(id, 32, "%" PRId64, found);
+    return found ? id : NULL;
+}
+
+/* A model that cannot be loaded does not stop the server: the reason is in the log and in the row.
+ */
+static void load_first_model(struct daemon *d)
+{
+    const char *which = d->config.model ? d->config.model : d->config.settings.auto_load;
+    struct refusal r = {0};
+    struct stat st;
+    char id[32];
+
+    if (!which)
+        return;
+    if (d->config.model && stat(which, &st) == 0 && S_ISDIR(st.st_mode))
+        which = register_dir(d, which, id, &r);
+    if (!which || models_auto_load(d->service, which, &r) < 0)
+        log_ev(LOG_ERROR, "auto_load_failed", "code=%s cause=\"%s\"", refusal_wire_code(r.code),
+               r.message);
+    refusal_clear(&r);
+}
+
+/* ---- running ---- */
+
+static void block_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static int run(struct daemon *d, struct cli *cli)
+{
+    bool six = strchr(d->config.settings.host, ':') != NULL;
+    sigset_t stop;
+    int got;
+
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTERM);
+    sigaddset(&stop, SIGINT);
+    load_first_model(d);
+    fprintf(cli->out, "listening on http://%s%s%s:%d\n", six ? "[" : "", d->config.settings.host,
+            six ? "]" : "", http_server_port(d->http));
+    fflush(cli->out);
+    while (sigwait(&stop, &got) == EINTR)
+        ;
+    log_ev(LOG_INFO, "stopping", "signal=%d", got);
+    return EXIT_OK;
+}
+
+static enum log_level level_of(const char *word)
+{
+    static const char *const words[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+
+    for (int i = 0; i < 4; i++)
+        if (strcasecmp(word, words[i]) == 0)
+            return (enum log_level)i;
+    return LOG_INFO;
+}
+
+static void setup_log(const struct config *c, struct buf *warnings)
+{
+    log_setup(level_of(c->log_level), c->log_json);
+    log_lines("configuration", buf_str(warnings));
+}
+
+static int read_options(struct daemon *d, struct cli *cli, int argc, char **argv)
+{
+    struct settings *s = &d->config.settings;
+    int64_t port = s->port, threads = s->threads;
+    const struct cli_opt opts[] = {
+        {.name = "host", .arg = "ADDRESS", .help = "listen here (HOST)", .str = &s->host},
+        {.name = "port", .arg = "N", .help = "0: any free port (PORT)", .num = &port},
+        {.name = "model",
+         .arg = "MODEL",
+         .help = "load this row or directory (AUTO_LOAD_MODEL)",
+         .str = &d->config.model},
+        {.name = "state-dir",
+         .arg = "DIR",
+         .help = "the catalogue lives here (STATE_DIR)",
+         .str = &s->state_dir},
+        {.name = "checkpoint-dir",
+         .arg = "DIR",
+         .help = "checkpoints are written here (WEIGHTS_CHECKPOINT_DIR)",
+         .str = &s->checkpoint_dir},
+        {.name = "threads", .arg = "N", .help = "0: every core (CAIRN_THREADS)", .num = &threads},
+        {0},
+    };
+    int rc = cli_options(cli, &argc, argv, opts, 0, 0);
+
+    if (rc >= 0)
+        return rc;
+    if (port < 0 || port > 65535)
+        return cli_usage(cli, "--port must be from 0 to 65535");
+    s->port = (int)port;
+    s->threads = (int)threads;
+    return -1;
+}
+
+int cmd_serve(struct cli *cli, int argc, char **argv)
+{
+    struct daemon d = {0};
+    struct buf warnings = {0};
+    struct err e = {0};
+    sigset_t stop;
+    int status = EXIT_FAILED;
+    bool ok = config_read(&d.config, &warnings, &e) == 0;
+
+    if (ok && (status = read_options(&d, cli, argc, argv)) >= 0)
+        goto done;
+    block_signals(&stop);
+    setup_log(&d.config, &warnings);
+    d.faults = faults_from_env();
+    if (ok && config_check(&d.config, &e) == 0 && build(&d, &e) == 0)
+        status = run(&d, cli);
+    else
+        status = cli_fail(cli, &e);
+
+done:
+    take_down(&d);
+    buf_release(&warnings);
+    return status;
+}
