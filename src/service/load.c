@@ -17,6 +17,7 @@
 #include "base/faults.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "engine/engine.h"
 #include "engine/snapshot.h"
 #include "service/load_op.h"
@@ -110,8 +111,8 @@ static void begin_writing(struct load_op *op)
     w->condition = WEIGHTS_WRITING;
     w->commit = (struct commit){
         .kind = COMMIT_LOAD, .started_ms = clock_wall_ms(), .started_ns = clock_mono_ns()};
-    strncpy(w->commit.identity, op->op.owner ? op->op.owner->identity : "server",
-            sizeof w->commit.identity - 1);
+    str_copy(w->commit.identity, sizeof w->commit.identity,
+             op->op.owner ? op->op.owner->identity : "server");
 }
 
 static void become_torn(struct load_op *op)
@@ -125,8 +126,8 @@ static struct served *name_of(const struct load_op *op, int64_t row)
 {
     struct served next = {.checkpoint = true, .row_id = row};
 
-    strncpy(next.name, op->manifest.name, sizeof next.name - 1);
-    strncpy(next.base_model, op->manifest.base_model, sizeof next.base_model - 1);
+    str_copy(next.name, sizeof next.name, op->manifest.name);
+    str_copy(next.base_model, sizeof next.base_model, op->manifest.base_model);
     memcpy(next.manifest_sha256, op->manifest.sha256, sizeof next.manifest_sha256);
     memcpy(next.weights_sha256, op->sha256, sizeof next.weights_sha256);
     return served_new(&next);
@@ -353,7 +354,7 @@ static int load_row(struct load_op *op, struct refusal *r)
     struct err e = {0};
 
     op->op.audit.mode = "full_reload";
-    strncpy(op->op.audit.checkpoint, op->row.name, sizeof op->op.audit.checkpoint - 1);
+    str_copy(op->op.audit.checkpoint, sizeof op->op.audit.checkpoint, op->row.name);
     if (load_gpu_refuse(op->gpu, r) < 0 ||
         op_on_engine(&op->op, load_barrier_rules, claim_row, r) < 0)
         return -1;

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/json.h"
+#include "base/str.h"
 #include "engine/engine.h"
 #include "service/body.h"
 #include "service/load.h"
@@ -196,7 +197,7 @@ static int check_manifest(void *ctx, struct refusal *r)
     }
     fault = manifest_read(op->at.dir_fd, op->op.s->schema, &place, &op->manifest, &errors, &e);
     if (fault == MANIFEST_OK) {
-        strncpy(op->op.audit.checkpoint, op->manifest.name, sizeof op->op.audit.checkpoint - 1);
+        str_copy(op->op.audit.checkpoint, sizeof op->op.audit.checkpoint, op->manifest.name);
         memcpy(op->op.audit.manifest_sha256, op->manifest.sha256, SHA256_HEX);
         return 0;
     }

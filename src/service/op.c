@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/str.h"
 #include "engine/engine.h"
 #include "service/body.h"
 #include "service/service.h"
@@ -15,7 +16,7 @@
 static void note_resident(struct op *op)
 {
     if (op->served)
-        strncpy(op->audit.model, op->served->name, sizeof op->audit.model - 1);
+        str_copy(op->audit.model, sizeof op->audit.model, op->served->name);
     memcpy(op->audit.attachment_ref, op->w->attachment.ref, sizeof op->audit.attachment_ref);
     op->audit.state_before = condition_name(op->w->condition);
 }

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "engine/engine.h"
 #include "engine/image_bank.h"
 #include "service/op.h"
@@ -17,8 +18,8 @@ struct served *resident_of_row(const struct model_row *row)
 {
     struct served made = {.row_id = row->id, .checkpoint = row->checkpoint};
 
-    strncpy(made.name, row->name, sizeof made.name - 1);
-    strncpy(made.base_model, row->repo_id ? row->repo_id : row->name, sizeof made.base_model - 1);
+    str_copy(made.name, sizeof made.name, row->name);
+    str_copy(made.base_model, sizeof made.base_model, row->repo_id ? row->repo_id : row->name);
     return served_new(&made);
 }
 

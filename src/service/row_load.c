@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "engine/engine.h"
 #include "engine/image.h"
 #include "model/config.h"
@@ -192,7 +193,7 @@ static int work(struct row_work *w, struct refusal *r)
         return refuse_with(r, REFUSAL_MODEL_NOT_FOUND,
                            json_pack("{s:I}", "model_id", (json_int_t)w->l->id),
                            "There is no model %" PRId64 ".", w->l->id);
-    strncpy(w->l->name, w->row.name, sizeof w->l->name - 1);
+    str_copy(w->l->name, sizeof w->l->name, w->row.name);
     catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e);
     if (open_dir(w, r) < 0 || make_room(w, r) < 0 || read_image(w, r) < 0)
         return -1;

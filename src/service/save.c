@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "engine/companions.h"
 #include "engine/engine.h"
 #include "engine/image.h"
@@ -52,9 +53,9 @@ static int take_snapshot(struct op *base, struct refusal *r)
     op->commits_ever = w->commits_ever;
     op->load_counter = w->load_counter;
     op->parent_match = parent_matches(op->manifest, base->served);
-    strncpy(op->base_model, base->served->base_model, sizeof op->base_model - 1);
+    str_copy(op->base_model, sizeof op->base_model, base->served->base_model);
     w->save = (struct save_slot){.busy = true, .started_ms = op->created_ms};
-    strncpy(w->save.name, buf_str(&op->name), sizeof w->save.name - 1);
+    str_copy(w->save.name, sizeof w->save.name, buf_str(&op->name));
     state_save_stage(base->s, publish_stage_name(PUBLISH_PREPARE));
     state_hold_restart(base->s);
     op->pause_end_ns = clock_mono_ns();
@@ -195,7 +196,7 @@ static int rename_resident(struct save_op *op)
         return 0;
     next = *now;
     memset(next.name, 0, sizeof next.name);
-    strncpy(next.name, buf_str(&op->name), sizeof next.name - 1);
+    str_copy(next.name, sizeof next.name, buf_str(&op->name));
     next.checkpoint = true;
     next.commits = s->weights->commits_ever - op->commits_ever;
     memcpy(next.weights_sha256, op->result.weights_sha256, sizeof next.weights_sha256);
@@ -217,8 +218,8 @@ static void note_last_save(struct save_op *op)
                             .saved_ms = clock_wall_ms(),
                             .identity_set = op->identity_set,
                             .parent_match = op->parent_match};
-    strncpy(l->name, buf_str(&op->name), sizeof l->name - 1);
-    strncpy(l->path, op->path, sizeof l->path - 1);
+    str_copy(l->name, sizeof l->name, buf_str(&op->name));
+    str_copy(l->path, sizeof l->path, op->path);
     memcpy(l->weights_sha256, op->result.weights_sha256, sizeof l->weights_sha256);
     memcpy(l->manifest_sha256, op->result.manifest_sha256, sizeof l->manifest_sha256);
 }

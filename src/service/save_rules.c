@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/str.h"
 #include "engine/image.h"
 #include "service/body.h"
 #include "service/memory.h"
@@ -84,7 +85,7 @@ static int check_manifest(void *ctx, struct refusal *r)
     op->run_id = json_string_value(json_object_get(op->manifest, "run_id"));
     if (!op->run_id || !json_is_whole(json_object_get(op->manifest, "step"), &op->step))
         return refuse(r, REFUSAL_INTERNAL_ERROR, "The manifest schema accepts no run_id or step.");
-    strncpy(op->op.audit.run_id, op->run_id, sizeof op->op.audit.run_id - 1);
+    str_copy(op->op.audit.run_id, sizeof op->op.audit.run_id, op->run_id);
     op->op.audit.step = op->step;
     return 0;
 }
@@ -120,7 +121,7 @@ static void name_checkpoint(struct save_op *op)
     ckpt_name_write(&op->name, op->op.served->base_model, op->run_id, op->step);
     ckpt_path(op->path, op->run_id, op->step);
     ckpt_step_dir(op->dir, op->step);
-    strncpy(op->op.audit.checkpoint, buf_str(&op->name), sizeof op->op.audit.checkpoint - 1);
+    str_copy(op->op.audit.checkpoint, sizeof op->op.audit.checkpoint, buf_str(&op->name));
 }
 
 static int check_step_free(void *ctx, struct refusal *r)

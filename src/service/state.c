@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "engine/engine.h"
 #include "service/audit.h"
 #include "service/service.h"
@@ -181,7 +182,7 @@ void state_hold_begin(struct service *s, const char *owner)
     struct hold *h = &s->weights->hold;
 
     *h = (struct hold){.on = true, .since_ms = clock_wall_ms()};
-    strncpy(h->owner, owner, sizeof h->owner - 1);
+    str_copy(h->owner, sizeof h->owner, owner);
     s->weights->owner = OWNER_QUIESCE;
     state_hold_restart(s);
 }

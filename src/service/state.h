@@ -19,6 +19,7 @@
 #include "base/sha256.h"
 #include "engine/served.h"
 #include "service/tokens.h"
+#include "store/name.h"
 
 struct engine;
 struct err;
@@ -82,7 +83,7 @@ struct save_slot {
 struct last_save {
     bool any;
     char name[SERVED_NAME_MAX];
-    char path[512];
+    char path[CKPT_PATH_MAX];
     char weights_sha256[SHA256_HEX], manifest_sha256[SHA256_HEX];
     int64_t bytes, saved_ms;
     bool identity_set, parent_match;
