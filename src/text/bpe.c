@@ -9,7 +9,10 @@
 #include "text/tokenizer.h"
 #include "text/vocab.h"
 
+enum { FILTER_BITS = 4 }; /* a slot; the table is at most half full, so at most 1 bit in 8 is set */
+
 static const uint32_t no_rank = UINT32_MAX;
+static const struct merge no_merge = {.left = -1, .right = -1, .rank = UINT32_MAX, .id = -1};
 
 int bpe_init(struct bpe *b, size_t n_merges, struct err *e)
 {
@@ -21,35 +24,61 @@ int bpe_init(struct bpe *b, size_t n_merges, struct err *e)
     while (n < n_merges * 2)
         n *= 2;
     b->slots = malloc(n * sizeof *b->slots);
-    if (!b->slots)
+    b->filter = calloc(n * FILTER_BITS / 64, sizeof *b->filter);
+    if (!b->slots || !b->filter) {
+        bpe_release(b);
         return err_nomem(e);
+    }
     b->mask = n - 1;
     for (size_t i = 0; i < n; i++)
-        b->slots[i] = (struct merge){.left = -1, .right = -1, .rank = no_rank, .id = -1};
+        b->slots[i] = no_merge;
     return 0;
 }
 
 void bpe_release(struct bpe *b)
 {
     free(b->slots);
+    free(b->filter);
     *b = (struct bpe){0};
 }
 
-/* The pair's slot, or the empty one where it would be. */
-static struct merge *slot_of(const struct bpe *b, int32_t left, int32_t right)
+static uint64_t hash_pair(int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    size_t at = (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 29) & b->mask;
+
+    key *= UINT64_C(0x9e3779b97f4a7c15);
+    return key ^ key >> 32;
+}
+
+/* The pair's slot, or the empty one where it would be. */
+static struct merge *slot_of(const struct bpe *b, uint64_t h, int32_t left, int32_t right)
+{
+    size_t at = (size_t)h & b->mask;
 
     while (b->slots[at].left >= 0 && (b->slots[at].left != left || b->slots[at].right != right))
         at = (at + 1) & b->mask;
     return &b->slots[at];
 }
 
+/* Most neighbours form no piece: the filter tells so for nine in ten without a look at the table.
+ */
+static const struct merge *find(const struct bpe *b, int32_t left, int32_t right)
+{
+    uint64_t h = hash_pair(left, right);
+    size_t bit = (size_t)h & (b->mask * FILTER_BITS | (FILTER_BITS - 1));
+
+    if (!(b->filter[bit / 64] >> (bit % 64) & 1))
+        return &no_merge;
+    return slot_of(b, h, left, right);
+}
+
 void bpe_add(struct bpe *b, int32_t left, int32_t right, int32_t id)
 {
-    struct merge *m = slot_of(b, left, right);
+    uint64_t h = hash_pair(left, right);
+    size_t bit = (size_t)h & (b->mask * FILTER_BITS | (FILTER_BITS - 1));
+    struct merge *m = slot_of(b, h, left, right);
 
+    b->filter[bit / 64] |= UINT64_C(1) << (bit % 64);
     if (m->left < 0)
         *m = (struct merge){.left = left, .right = right, .rank = b->n, .id = id};
     b->n++;
@@ -63,7 +92,7 @@ static size_t merge_short(const struct bpe *b, int32_t *ids, size_t n)
     const struct merge *pair[BPE_SHORT];
 
     for (size_t i = 0; i + 1 < n; i++)
-        pair[i] = slot_of(b, ids[i], ids[i + 1]);
+        pair[i] = find(b, ids[i], ids[i + 1]);
     while (n > 1) {
         uint32_t best = no_rank;
         size_t at = 0;
@@ -80,9 +109,9 @@ static size_t merge_short(const struct bpe *b, int32_t *ids, size_t n)
         memmove(ids + at + 1, ids + at + 2, (n - at - 1) * sizeof *ids);
         memmove(pair + at, pair + at + 1, (n - at - 1) * sizeof *pair);
         if (at + 1 < n)
-            pair[at] = slot_of(b, ids[at], ids[at + 1]);
+            pair[at] = find(b, ids[at], ids[at + 1]);
         if (at > 0)
-            pair[at - 1] = slot_of(b, ids[at - 1], ids[at]);
+            pair[at - 1] = find(b, ids[at - 1], ids[at]);
     }
     return n;
 }
@@ -191,7 +220,7 @@ static void consider(const struct bpe *b, struct bpe_scratch *s, int32_t at)
 
     if (next < 0)
         return;
-    m = slot_of(b, s->links[at].id, s->links[next].id);
+    m = find(b, s->links[at].id, s->links[next].id);
     if (m->rank != no_rank)
         heap_push(s, (struct candidate){m->rank, at, m->left, m->right});
 }
@@ -205,7 +234,7 @@ static void merge_long(const struct bpe *b, struct bpe_scratch *s)
         if (l->id != c.left || l->next < 0 || s->links[l->next].id != c.right)
             continue;
         r = &s->links[l->next];
-        l->id = slot_of(b, c.left, c.right)->id;
+        l->id = find(b, c.left, c.right)->id;
         r->id = -1;
         l->next = r->next;
         if (l->next >= 0)

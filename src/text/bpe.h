@@ -26,6 +26,8 @@ struct merge {
 struct bpe {
     struct merge *slots; /* owned; open addressing, at most half full */
     size_t mask;
+    uint64_t *filter; /* owned; a set bit: some pair with this hash is there. Small enough for a
+                         near cache */
     uint32_t n;
 };
 

@@ -157,10 +157,16 @@ static int on_word(void *arg, const char *word, size_t len, struct err *e)
 {
     struct encode *c = arg;
     struct word_key key;
-    bool hit;
-    struct word_slot *slot = word_cache_slot(&c->cache, word, len, &key, &hit);
+    struct word_slot *slot;
     size_t before = c->out->n;
+    bool hit;
 
+    if (len == 1) { /* nothing to merge */
+        int32_t id = c->t->vocab.byte_id[(unsigned char)*word];
+
+        return id < 0 ? 0 : token_list_push(c->out, id, e);
+    }
+    slot = word_cache_slot(&c->cache, word, len, &key, &hit);
     if (hit)
         return token_list_append(c->out, slot->ids, (size_t)slot->n, e);
     if (word_ids(c, word, len, e) < 0)

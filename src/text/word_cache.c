@@ -12,7 +12,9 @@ void word_cache_init(struct word_cache *c, size_t text_bytes)
     *c = (struct word_cache){0};
     while (n < text_bytes / 16 && n < WORD_CACHE_SLOTS)
         n *= 2;
-    c->slots = calloc(n, sizeof *c->slots);
+    c->slots = aligned_alloc(64, n * sizeof *c->slots); /* a slot is a cache line */
+    if (c->slots)
+        memset(c->slots, 0, n * sizeof *c->slots);
     c->mask = n - 1;
 }
 
@@ -22,18 +24,43 @@ void word_cache_release(struct word_cache *c)
     *c = (struct word_cache){0};
 }
 
-static void make_key(struct word_key *key, const char *word, size_t len)
+static uint64_t load64(const char *p)
 {
-    unsigned char bytes[sizeof *key] = {0};
+    uint64_t v;
 
-    memcpy(bytes, word, len);
-    bytes[sizeof bytes - 1] = (unsigned char)len;
-    memcpy(key, bytes, sizeof *key);
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
-static bool same_key(const struct word_key *a, const struct word_key *b)
+static uint64_t load32(const char *p)
 {
-    return ((a->part[0] ^ b->part[0]) | (a->part[1] ^ b->part[1]) | (a->part[2] ^ b->part[2])) == 0;
+    uint32_t v;
+
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Reads no byte beyond the word: a short one in two halves that overlap. */
+static void make_key(struct word_key *key, const char *word, size_t len)
+{
+    *key = (struct word_key){.len = len};
+    if (len >= 8) {
+        key->part[0] = load64(word);
+        key->part[1] = load64(word + len - 8);
+        if (len > 16)
+            key->part[2] = load64(word + 8);
+    } else if (len >= 4) {
+        key->part[0] = load32(word) | load32(word + len - 4) << 32;
+    } else {
+        for (size_t i = 0; i < len; i++)
+            key->part[0] |= (uint64_t)(unsigned char)word[i] << (8 * i);
+    }
+}
+
+static bool holds(const struct word_slot *s, const struct word_key *key)
+{
+    return s->len == key->len && ((s->part[0] ^ key->part[0]) | (s->part[1] ^ key->part[1]) |
+                                  (s->part[2] ^ key->part[2])) == 0;
 }
 
 struct word_slot *word_cache_slot(struct word_cache *c, const char *word, size_t len,
@@ -46,9 +73,9 @@ struct word_slot *word_cache_slot(struct word_cache *c, const char *word, size_t
     if (!c->slots || len > WORD_CACHE_BYTES)
         return NULL;
     make_key(key, word, len);
-    h = hash_mix(key->part[0] ^ key->part[2], key->part[1] + key->part[2]);
+    h = hash_mix(key->part[0] ^ key->part[2], key->part[1] + key->part[2] * 3 + len);
     s = &c->slots[h & c->mask];
-    *hit = same_key(&s->key, key);
+    *hit = holds(s, key);
     return s;
 }
 
@@ -56,7 +83,8 @@ void word_cache_fill(struct word_slot *s, const struct word_key *key, const int3
 {
     if (n > WORD_CACHE_IDS || n == 0)
         return;
-    s->key = *key;
-    s->n = (int32_t)n;
+    memcpy(s->part, key->part, sizeof s->part);
+    s->len = (uint16_t)key->len;
+    s->n = (uint16_t)n;
     memcpy(s->ids, ids, n * sizeof *ids);
 }

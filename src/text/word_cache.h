@@ -10,16 +10,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { WORD_CACHE_BYTES = 23, WORD_CACHE_IDS = 9, WORD_CACHE_SLOTS = 1 << 14 };
+enum { WORD_CACHE_BYTES = 24, WORD_CACHE_IDS = 9, WORD_CACHE_SLOTS = 1 << 14 };
 
+/* The bytes of a word in three parts that may overlap; with the length they are the word and no
+ * other. */
 struct word_key {
-    uint64_t part[3]; /* the bytes, zeros, and the length in the last byte */
+    uint64_t part[3];
+    size_t len;
 };
 
-struct word_slot {
-    struct word_key key; /* all zero: empty (no word has length 0) */
+struct word_slot { /* one cache line */
+    uint64_t part[3];
     int32_t ids[WORD_CACHE_IDS];
-    int32_t n;
+    uint16_t len; /* of the word; 0: empty */
+    uint16_t n;
 };
 
 struct word_cache {
