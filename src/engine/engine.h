@@ -162,7 +162,9 @@ struct gen_spec {
     int n_allowed;
     int32_t stop_ids[GEN_STOP_IDS_MAX]; /* end tokens */
     int n_stop_ids;
-    int top_logprobs;     /* -1: no logprobs; 0..GEN_TOP_MAX alternatives */
+    int top_logprobs; /* -1: no logprobs; 0..GEN_TOP_MAX alternatives */
+    bool
+        score_sampled; /* log-probabilities of what is sampled: over temperature, among `allowed` */
     bool prompt_logprobs; /* GEN_PROMPT_TOKEN events, top_logprobs alternatives each */
     uint64_t load_counter;
     gen_event_fn *on_event; /* engine thread */

@@ -10,6 +10,7 @@
 #include "engine/gen.h"
 #include "engine/image.h"
 #include "engine/runner.h"
+#include "engine/score.h"
 #include "generate/sampler.h"
 #include "model/forward.h"
 #include "model/kv_cache.h"
@@ -251,6 +252,8 @@ static void pick_one(void *arg, int item, int worker)
                            runner_sample_scratch(st->runner, worker));
     if (told && p->token >= 0)
         p->logit = copy[p->token];
+    if (told && s->gen->spec.score_sampled)
+        p->logit /= score_sampled(p->row, copy, vocab, &s->params);
 }
 
 static void pick_all(struct step *st)

@@ -100,6 +100,7 @@ static void fill_spec(const struct run *run, const struct gen_prompt *prompts,
         .allowed = job->allowed,
         .n_allowed = job->n_allowed,
         .top_logprobs = job->top_logprobs,
+        .score_sampled = job->score,
         .prompt_logprobs = echoes_scores(job),
         .load_counter = run->pin.load_counter,
         .on_event = on_event,
@@ -321,13 +322,33 @@ static enum next follow(struct run *run, struct refusal *r)
 
 /* ---- one try ---- */
 
+/* Ids that the caller names must be tokens of the model. */
+static int check_ids(const struct run *run, struct refusal *r)
+{
+    const struct chat_job *job = run->job;
+    int vocab = run->pin.image->files->config->vocab;
+
+    for (int i = 0; i < job->n_bias; i++)
+        if (job->bias[i].token >= vocab)
+            return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "logit_bias",
+                                "logit_bias names the token %d; the model has the ids 0 to %d.",
+                                (int)job->bias[i].token, vocab - 1);
+    for (int i = 0; i < job->n_allowed; i++)
+        if (job->allowed[i] >= vocab)
+            return refuse(r, REFUSAL_V1_INVALID_SCORING_REQUEST,
+                          "allowed_token_ids names the token %d; the model has the ids 0 to %d.",
+                          (int)job->allowed[i], vocab - 1);
+    return 0;
+}
+
 static int prepare(struct run *run, struct refusal *r)
 {
     struct err e = {0};
 
     run->n_prompts = prompts_count(run->job);
     run->n_choices = run->n_prompts * run->job->best_of;
-    if (prompts_build(run->s, run->job, run->pin.image, &run->prompts, r) < 0)
+    if (check_ids(run, r) < 0 ||
+        prompts_build(run->s, run->job, run->pin.image, &run->prompts, r) < 0)
         return -1;
     run->choices = calloc((size_t)run->n_choices, sizeof *run->choices);
     run->prompt_told = calloc((size_t)run->n_choices, sizeof *run->prompt_told);
