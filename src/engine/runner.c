@@ -14,14 +14,14 @@
 
 /* Steps while somebody waits for tokens, and while nobody does: a message waits for one step too.
  */
-static const double busy_ms = 20, alone_ms = 320;
+static const double busy_ms = 24, alone_ms = 320;
 
 enum {
     CLOCK_ROWS_MIN =
         24, /* smaller steps are bound by reading the weights: they say little of a row */
     CHUNK_UNKNOWN = 32,
     CHUNK_ALONE_UNKNOWN = 128,
-    CHUNK_MIN = 16,
+    CHUNK_MIN = 32,
     CHUNK_BUSY_MAX = 128,
     CHUNK_ALONE_MIN = 64,
 };
