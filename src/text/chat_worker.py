@@ -292,8 +292,9 @@ class Nursery:
             else:
                 self.fork(key)
             status, got = self.exchange(self.children[key][1], body[32:])
-            if got is None:
+            if got is None or got[4] == STATUS["died"]:  # out of memory once: not fit for more
                 self.drop(key)
+            if got is None:
                 got = answer(status, "")
             self.client.sendall(got)
 
