@@ -232,24 +232,23 @@ static void linear_direct(const struct linear_job *b, int n0)
 
 /* ---- many rows: W widened into a panel ---- */
 
-/* One block of k: elements [k0, k0 + k) of every row. */
-struct k_block {
-    int k0, k, steps;
-    bool first, last; /* lanes start at zero; lanes are summed and put into y */
-};
+INLINE int steps_of(const struct k_block *kb)
+{
+    return (kb->k + LANES - 1) / LANES;
+}
 
 /* panel[group][half][step][output of the group][lane of the half] of rows j .. j+15 of W. */
 INLINE void widen_panel(float *panel, const struct linear_job *b, enum kern_dtype dtype, int j,
                         const struct k_block *kb)
 {
     size_t size = dtype_size(dtype);
-    ptrdiff_t half = (ptrdiff_t)kb->steps * TILE_OUT * HALF;
+    ptrdiff_t half = (ptrdiff_t)steps_of(kb) * TILE_OUT * HALF;
 
     for (int i = 0; i < PANEL && j + i < b->n1; i++) {
         const char *w = weight_row(b, j + i, size) + (size_t)kb->k0 * size;
         float *group = panel + i / TILE_OUT * 2 * half + i % TILE_OUT * HALF;
 
-        for (int k = 0; k < kb->steps * LANES; k += HALF) {
+        for (int k = 0; k < steps_of(kb) * LANES; k += HALF) {
             float *to = group + k / HALF % 2 * half + k / LANES * TILE_OUT * HALF;
             const char *at = w + (size_t)k * size;
 
@@ -287,7 +286,7 @@ INLINE void panel_half(const struct linear_job *b, int R, const struct k_block *
         load_rows(R, v, x + k, b->ldx, HALF);
         fma_panel_step(R, acc, v, panel);
     }
-    if (k < kb->steps * LANES) {
+    if (k < steps_of(kb) * LANES) {
         load_rows(R, v, x + k, b->ldx, kb->k - k);
         fma_panel_step(R, acc, v, panel);
     }
@@ -308,7 +307,7 @@ INLINE void panel_tile(const struct linear_job *b, int R, const struct k_block *
 #pragma GCC unroll 3
     for (int r = 0; r < R; r++)
         lo[r] = sum_groups(acc[r]);
-    panel += (ptrdiff_t)kb->steps * TILE_OUT * HALF;
+    panel += (ptrdiff_t)steps_of(kb) * TILE_OUT * HALF;
     panel_half(b, R, kb, x, panel, carry, HALF, acc);
     if (kb->last)
 #pragma GCC unroll 3
@@ -339,43 +338,47 @@ static panel_tile_fn *const panel_tiles[TILE_ROWS + 1] = {
 
 /* Rows [row0, row1), at most STRIP of them, times the panel. carry belongs to row0. */
 static void panel_strip(const struct linear_job *b, const struct k_block *kb, int row0, int row1,
-                        int j, const float *panel, float *carry)
+                        int j, const float *panel, float *carry, struct ahead *next)
 {
-    ptrdiff_t group = (ptrdiff_t)kb->steps * TILE_OUT * LANES;
+    ptrdiff_t group = (ptrdiff_t)steps_of(kb) * TILE_OUT * LANES;
 
     for (int i = 0; i < PANEL && j + i < b->n1; i += TILE_OUT)
         for (int row = row0, R; row < row1; row += R) {
             R = tile_rows(row1 - row, TILE_ROWS);
+            ahead_fetch(next);
             panel_tiles[R](b, kb, row, j + i, panel + i / TILE_OUT * group,
                            carry + (ptrdiff_t)(row - row0) * CARRY + i * LANES);
         }
 }
 
+static void panel_rows(const struct linear_job *b, const struct k_block *kb, int row0, int row1,
+                       int j, const float *panel, float *carry, struct ahead *next)
+{
+    for (int row = row0, R; row < row1; row += R) {
+        R = tile_rows(row1 - row, STRIP);
+        panel_strip(b, kb, row, row + R, j, panel, carry + (ptrdiff_t)(row - row0) * CARRY, next);
+    }
+}
+
 static void linear_panel(const struct linear_job *b, int n0, float *scratch)
 {
-    int k = b->w->k;
-    int block = (tile_rows(k, K_BLOCK) + LANES - 1) / LANES * LANES;
-    int rows = k <= block ? b->m : ROW_BLOCK;
+    int block = k_block_length(b->w->k, K_BLOCK, LANES);
+    int rows = b->w->k <= block ? b->m : ROW_BLOCK;
     float *carry = scratch + PANEL * K_BLOCK;
 
-    for (int row0 = 0; row0 < b->m; row0 += rows)
+    for (int row = 0; row < b->m; row += rows) {
+        int row1 = b->m - row < rows ? b->m : row + rows;
+        int tiles = (row1 - row + TILE_ROWS - 1) / TILE_ROWS * (PANEL / TILE_OUT);
+
         for (int j = n0; j < b->n1; j += PANEL)
-            for (int k0 = 0; k0 < k; k0 += block) {
-                int n = k - k0 < block ? k - k0 : block;
-                struct k_block kb = {.k0 = k0,
-                                     .k = n,
-                                     .steps = (n + LANES - 1) / LANES,
-                                     .first = k0 == 0,
-                                     .last = k0 + n == k};
-                int row1 = b->m - row0 < rows ? b->m : row0 + rows;
+            for (struct k_block kb = k_block_first(b->w->k, block); kb.k > 0;
+                 kb = k_block_next(&kb, b->w->k, block)) {
+                struct ahead next = ahead_of(b, j, PANEL, &kb, block, tiles);
 
                 widen_panel_any(scratch, b, j, &kb);
-                for (int row = row0, R; row < row1; row += R) {
-                    R = tile_rows(row1 - row, STRIP);
-                    panel_strip(b, &kb, row, row + R, j, scratch,
-                                carry + (ptrdiff_t)(row - row0) * CARRY);
-                }
+                panel_rows(b, &kb, row, row1, j, scratch, carry, &next);
             }
+    }
 }
 
 void linear_avx2(float *y, int ldy, const float *x, int ldx, const void *px, int m,

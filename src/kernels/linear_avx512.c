@@ -9,12 +9,13 @@
 #include "kernels/variants.h"
 
 enum {
-    FULL = 0xffff,        /* mask of a whole step */
-    DIRECT_ROWS = 12,     /* up to here widening in registers beats a panel */
+    FULL = 0xffff,    /* mask of a whole step */
+    DIRECT_ROWS = 12, /* up to here widening in registers beats a panel */
+    APART = 2,
     PANEL = 16,           /* rows of W in a panel */
     K_BLOCK = 768,        /* 6 rows of x of this length are 18 KB */
     ROW_BLOCK = 192,      /* rows of x that share a widened panel when lanes are carried */
-    PREFETCH = 8 * 1024,  /* bytes of W asked for ahead of their use */
+    PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
     CARRY = LANES * PANEL /* floats carried per row of x */
 };
 
@@ -64,47 +65,64 @@ INLINE __mmask16 tail_mask(int k)
 
 /* ---- few rows: W straight from memory ---- */
 
-INLINE void direct_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row, int j,
-                        size_t ahead)
+/* Elements k .. k+15 of the tile, or those of `mask`. */
+INLINE void direct_step(const struct linear_job *b, int R, enum kern_dtype dtype, const float *x,
+                        const char *const w[TILE_OUT], int k, __mmask16 mask,
+                        __m512 acc[TILE_ROWS][TILE_OUT])
+{
+    size_t at = (size_t)k * dtype_size(dtype);
+    __m512 v[TILE_OUT];
+
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_OUT; i++)
+        v[i] = mask == FULL ? widen(w[i] + at, dtype) : widen_tail(w[i] + at, dtype, mask);
+    fma_step(R, acc, x + k, b->ldx, v, mask);
+}
+
+/* The prefetch goes to the second cache: it holds more requests in flight than the first. */
+INLINE void prefetch_rows(const char *const w[TILE_OUT], size_t at)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_OUT; i++)
+        _mm_prefetch(w[i] + at, _MM_HINT_T1);
+}
+
+INLINE void direct_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row,
+                        struct outputs o, size_t ahead)
 {
     const float *x = b->x + row * b->ldx;
     size_t size = dtype_size(dtype);
+    int line = 64 / (int)size;
     const char *w[TILE_OUT];
     __m512 acc[TILE_ROWS][TILE_OUT];
-    __m512 v[TILE_OUT];
     int k = 0;
 
     for (int i = 0; i < TILE_OUT; i++)
-        w[i] = weight_row(b, j + i, size);
+        w[i] = weight_row(b, o.j + i * o.stride, size);
     clear_tile(R, acc);
-    for (; k + LANES <= b->w->k; k += LANES) {
-#pragma GCC unroll 4
-        for (int i = 0; i < TILE_OUT; i++) {
-            const char *at = w[i] + (size_t)k * size;
-
-            v[i] = widen(at, dtype);
-            if (ahead)
-                _mm_prefetch(at + ahead, _MM_HINT_T0);
-        }
-        fma_step(R, acc, x + k, b->ldx, v, FULL);
+    for (; k + line <= b->w->k; k += line) {
+        if (ahead)
+            prefetch_rows(w, (size_t)k * size + ahead);
+        for (int i = 0; i < line; i += LANES)
+            direct_step(b, R, dtype, x, w, k + i, FULL, acc);
     }
-    if (k < b->w->k) {
-        for (int i = 0; i < TILE_OUT; i++)
-            v[i] = widen_tail(w[i] + (size_t)k * size, dtype, tail_mask(b->w->k));
-        fma_step(R, acc, x + k, b->ldx, v, tail_mask(b->w->k));
-    }
-    put_tile(b, R, row, j, acc);
+    for (; k + LANES <= b->w->k; k += LANES)
+        direct_step(b, R, dtype, x, w, k, FULL, acc);
+    if (k < b->w->k)
+        direct_step(b, R, dtype, x, w, k, tail_mask(b->w->k), acc);
+    put_tile(b, R, row, o, acc);
 }
 
-#define DIRECT_TILE(R)                                                                    \
-    static void direct_tile_##R(const struct linear_job *b, int row, int j, size_t ahead) \
-    {                                                                                     \
-        if (b->w->dtype == KERN_BF16)                                                     \
-            direct_tile(b, R, KERN_BF16, row, j, ahead);                                  \
-        else if (b->w->dtype == KERN_F16)                                                 \
-            direct_tile(b, R, KERN_F16, row, j, ahead);                                   \
-        else                                                                              \
-            direct_tile(b, R, KERN_F32, row, j, ahead);                                   \
+#define DIRECT_TILE(R)                                                                 \
+    static void direct_tile_##R(const struct linear_job *b, int row, struct outputs o, \
+                                size_t ahead)                                          \
+    {                                                                                  \
+        if (b->w->dtype == KERN_BF16)                                                  \
+            direct_tile(b, R, KERN_BF16, row, o, ahead);                               \
+        else if (b->w->dtype == KERN_F16)                                              \
+            direct_tile(b, R, KERN_F16, row, o, ahead);                                \
+        else                                                                           \
+            direct_tile(b, R, KERN_F32, row, o, ahead);                                \
     }
 
 DIRECT_TILE(1)
@@ -114,31 +132,28 @@ DIRECT_TILE(4)
 DIRECT_TILE(5)
 DIRECT_TILE(6)
 
-typedef void direct_tile_fn(const struct linear_job *b, int row, int j, size_t ahead);
+typedef void direct_tile_fn(const struct linear_job *b, int row, struct outputs o, size_t ahead);
 
 static direct_tile_fn *const direct_tiles[TILE_ROWS + 1] = {
     NULL, direct_tile_1, direct_tile_2, direct_tile_3, direct_tile_4, direct_tile_5, direct_tile_6,
 };
 
-/* The four rows of W are in the first cache when the second tile of the same outputs reads them. */
 static void linear_direct(const struct linear_job *b, int n0)
 {
-    size_t ahead = prefetch_distance(b->w, dtype_size(b->w->dtype), TILE_OUT, PREFETCH);
+    int outputs = b->n1 - n0;
+    bool apart = b->m < APART;
+    int stride = apart ? (outputs + TILE_OUT - 1) / TILE_OUT : 1;
+    int end = apart ? n0 + stride : b->n1;
+    size_t ahead = apart ? 0 : prefetch_distance(b->w, dtype_size(b->w->dtype), TILE_OUT, PREFETCH);
 
-    for (int j = n0; j < b->n1; j += TILE_OUT)
+    for (int j = n0; j < end; j += apart ? 1 : TILE_OUT)
         for (int row = 0, R; row < b->m; row += R) {
             R = tile_rows(b->m - row, TILE_ROWS);
-            direct_tiles[R](b, row, j, row == 0 ? ahead : 0);
+            direct_tiles[R](b, row, (struct outputs){j, stride}, row == 0 ? ahead : 0);
         }
 }
 
 /* ---- many rows: W widened into a panel ---- */
-
-/* One block of k: elements [k0, k0 + k) of every row. */
-struct k_block {
-    int k0, k;
-    bool first, last; /* lanes start at zero; lanes are summed and put into y */
-};
 
 /* panel[group][step][output of the group][lane] of rows j .. j+15 of W, zeros past the end of k. */
 INLINE void widen_panel(float *panel, const struct linear_job *b, enum kern_dtype dtype, int j,
@@ -216,7 +231,7 @@ INLINE void panel_tile(const struct linear_job *b, int R, const struct k_block *
         fma_step(R, acc, x + k, b->ldx, v, tail_mask(kb->k));
     }
     if (kb->last)
-        put_tile(b, R, row, j, acc);
+        put_tile(b, R, row, (struct outputs){j, 1}, acc);
     else
         store_carry(R, carry, acc);
 }
@@ -242,37 +257,42 @@ static panel_tile_fn *const panel_tiles[TILE_ROWS + 1] = {
     NULL, panel_tile_1, panel_tile_2, panel_tile_3, panel_tile_4, panel_tile_5, panel_tile_6,
 };
 
-/* Rows [row0, row1) times the panel at hand. carry: [row - row0][output][lane]. */
+/* Rows [row0, row1) times the panel at hand, while the weights of the next panel are on their way.
+ * carry: [row - row0][output][lane]. */
 static void panel_rows(const struct linear_job *b, const struct k_block *kb, int row0, int row1,
-                       int j, const float *panel, float *carry)
+                       int j, const float *panel, float *carry, struct ahead *next)
 {
     ptrdiff_t group = (ptrdiff_t)((kb->k + LANES - 1) / LANES) * TILE_OUT * LANES;
 
     for (int row = row0, R; row < row1; row += R) {
         R = tile_rows(row1 - row, TILE_ROWS);
-        for (int i = 0; i < PANEL && j + i < b->n1; i += TILE_OUT)
+        for (int i = 0; i < PANEL && j + i < b->n1; i += TILE_OUT) {
+            ahead_fetch(next);
             panel_tiles[R](b, kb, row, j + i, panel + i / TILE_OUT * group,
                            carry + (ptrdiff_t)(row - row0) * CARRY + i * LANES);
+        }
     }
 }
 
 static void linear_panel(const struct linear_job *b, int n0, float *scratch)
 {
-    int k = b->w->k;
-    int block = (tile_rows(k, K_BLOCK) + LANES - 1) / LANES * LANES;
-    int rows = k <= block ? b->m : ROW_BLOCK;
+    int block = k_block_length(b->w->k, K_BLOCK, LANES);
+    int rows = b->w->k <= block ? b->m : ROW_BLOCK;
     float *carry = scratch + PANEL * K_BLOCK;
 
-    for (int row = 0; row < b->m; row += rows)
+    for (int row = 0; row < b->m; row += rows) {
+        int row1 = b->m - row < rows ? b->m : row + rows;
+        int tiles = (row1 - row + TILE_ROWS - 1) / TILE_ROWS * (PANEL / TILE_OUT);
+
         for (int j = n0; j < b->n1; j += PANEL)
-            for (int k0 = 0; k0 < k; k0 += block) {
-                int n = k - k0 < block ? k - k0 : block;
-                struct k_block kb = {.k0 = k0, .k = n, .first = k0 == 0, .last = k0 + n == k};
-                int row1 = b->m - row < rows ? b->m : row + rows;
+            for (struct k_block kb = k_block_first(b->w->k, block); kb.k > 0;
+                 kb = k_block_next(&kb, b->w->k, block)) {
+                struct ahead next = ahead_of(b, j, PANEL, &kb, block, tiles);
 
                 widen_panel_any(scratch, b, j, &kb);
-                panel_rows(b, &kb, row, row1, j, scratch, carry);
+                panel_rows(b, &kb, row, row1, j, scratch, carry, &next);
             }
+    }
 }
 
 void linear_avx512(float *y, int ldy, const float *x, int ldx, const void *px, int m,

@@ -91,7 +91,7 @@ INLINE void direct_tile(const struct linear_job *b, int R, int row, int j, size_
             v[i] = _mm512_maskz_loadu_epi16(tail_mask(b->w->k), w[i] + k);
         dot_step(R, acc, x + k, ldx, v);
     }
-    put_tile(b, R, row, j, acc);
+    put_tile(b, R, row, (struct outputs){j, 1}, acc);
 }
 
 #define DIRECT_TILE(R)                                                                    \
@@ -125,12 +125,6 @@ static void linear_direct(const struct linear_job *b, int n0)
 }
 
 /* ---- many rows: W copied into a panel ---- */
-
-/* One block of k: elements [k0, k0 + k) of every row. */
-struct k_block {
-    int k0, k;
-    bool first, last; /* lanes start at zero; lanes are summed and put into y */
-};
 
 /* panel[group][step][output of the group][element of the step] of rows j .. j+15 of W. */
 static void copy_panel(uint16_t *panel, const struct linear_job *b, int j, const struct k_block *kb)
@@ -186,7 +180,7 @@ INLINE void panel_tile(const struct linear_job *b, int R, const struct k_block *
         dot_step(R, acc, x + k, ldx, v);
     }
     if (kb->last)
-        put_tile(b, R, row, j, acc);
+        put_tile(b, R, row, (struct outputs){j, 1}, acc);
     else
         store_carry(R, carry, acc);
 }
@@ -212,37 +206,42 @@ static panel_tile_fn *const panel_tiles[TILE_ROWS + 1] = {
     NULL, panel_tile_1, panel_tile_2, panel_tile_3, panel_tile_4, panel_tile_5, panel_tile_6,
 };
 
-/* Rows [row0, row1) times the panel at hand. carry: [row - row0][output][lane]. */
+/* Rows [row0, row1) times the panel at hand, while the weights of the next panel are on their way.
+ * carry: [row - row0][output][lane]. */
 static void panel_rows(const struct linear_job *b, const struct k_block *kb, int row0, int row1,
-                       int j, const uint16_t *panel, float *carry)
+                       int j, const uint16_t *panel, float *carry, struct ahead *next)
 {
     size_t group = row_elements(kb->k) * TILE_OUT;
 
     for (int row = row0, R; row < row1; row += R) {
         R = tile_rows(row1 - row, TILE_ROWS);
-        for (int i = 0; i < PANEL && j + i < b->n1; i += TILE_OUT)
+        for (int i = 0; i < PANEL && j + i < b->n1; i += TILE_OUT) {
+            ahead_fetch(next);
             panel_tiles[R](b, kb, row, j + i, panel + (size_t)(i / TILE_OUT) * group,
                            carry + (ptrdiff_t)(row - row0) * CARRY + i * LANES);
+        }
     }
 }
 
 static void linear_panel(const struct linear_job *b, int n0, void *scratch)
 {
-    int k = b->w->k;
-    int block = (tile_rows(k, K_BLOCK) + STEP - 1) / STEP * STEP;
-    int rows = k <= block ? b->m : ROW_BLOCK;
+    int block = k_block_length(b->w->k, K_BLOCK, STEP);
+    int rows = b->w->k <= block ? b->m : ROW_BLOCK;
     float *carry = (float *)((uint16_t *)scratch + PANEL * K_BLOCK);
 
-    for (int row = 0; row < b->m; row += rows)
+    for (int row = 0; row < b->m; row += rows) {
+        int row1 = b->m - row < rows ? b->m : row + rows;
+        int tiles = (row1 - row + TILE_ROWS - 1) / TILE_ROWS * (PANEL / TILE_OUT);
+
         for (int j = n0; j < b->n1; j += PANEL)
-            for (int k0 = 0; k0 < k; k0 += block) {
-                int n = k - k0 < block ? k - k0 : block;
-                struct k_block kb = {.k0 = k0, .k = n, .first = k0 == 0, .last = k0 + n == k};
-                int row1 = b->m - row < rows ? b->m : row + rows;
+            for (struct k_block kb = k_block_first(b->w->k, block); kb.k > 0;
+                 kb = k_block_next(&kb, b->w->k, block)) {
+                struct ahead next = ahead_of(b, j, PANEL, &kb, block, tiles);
 
                 copy_panel(scratch, b, j, &kb);
-                panel_rows(b, &kb, row, row1, j, scratch, carry);
+                panel_rows(b, &kb, row, row1, j, scratch, carry, &next);
             }
+    }
 }
 
 void linear_bf16(float *y, int ldy, const float *x, int ldx, const void *px, int m,

@@ -40,4 +40,79 @@ static inline size_t prefetch_distance(const struct kern_matrix *w, size_t eleme
 
     return tile == 0 ? 0 : (bytes + tile - 1) / tile * tile;
 }
+
+/* ---- blocks of k: a panel holds elements [k0, k0 + k) of some rows of W ---- */
+
+struct k_block {
+    int k0, k;
+    bool first, last; /* lanes start at zero; lanes are summed and put into y */
+};
+
+/* Equal blocks of at most `most` elements, multiples of `step`. */
+static inline int k_block_length(int k, int most, int step)
+{
+    return (tile_rows(k, most) + step - 1) / step * step;
+}
+
+static inline struct k_block k_block_at(int k0, int k, int block)
+{
+    int n = k - k0 < block ? k - k0 : block;
+
+    return (struct k_block){.k0 = k0, .k = n, .first = k0 == 0, .last = k0 + n == k};
+}
+
+static inline struct k_block k_block_first(int k, int block)
+{
+    return k_block_at(0, k, block);
+}
+
+/* An empty block (k = 0) after the last one. */
+static inline struct k_block k_block_next(const struct k_block *kb, int k, int block)
+{
+    return kb->last ? (struct k_block){0} : k_block_at(kb->k0 + kb->k, k, block);
+}
+
+/* ---- the weights of the next panel, prefetched line by line while the tiles of this one run ----
+ */
+
+enum { LINE = 64 };
+
+struct ahead {
+    const char *row; /* the row being fetched */
+    size_t stride;   /* bytes from row to row */
+    size_t bytes;    /* of one row that the panel takes */
+    size_t at;       /* the next line of the row */
+    int rows;        /* still to fetch, this one included */
+    int lines;       /* a tile */
+};
+
+/* What follows the block kb of rows [j, j + panel): the next block of these rows, or the first one
+ * of the next rows. `tiles` calls of ahead_fetch take all of it. */
+static inline struct ahead ahead_of(const struct linear_job *b, int j, int panel,
+                                    const struct k_block *kb, int block, int tiles)
+{
+    size_t size = b->w->dtype == KERN_F32 ? 4 : 2;
+    int row = kb->last ? j + panel : j;
+    struct k_block n = kb->last ? k_block_first(b->w->k, block) : k_block_next(kb, b->w->k, block);
+    struct ahead a = {.stride = (size_t)b->w->k * size, .bytes = (size_t)n.k * size};
+
+    a.rows = b->n1 - row < panel ? b->n1 - row : panel;
+    if (a.rows > 0)
+        a.row = weight_row(b, row, size) + (size_t)n.k0 * size;
+    a.lines = (int)((a.bytes + LINE - 1) / LINE) * panel / tiles + 1;
+    return a;
+}
+
+static inline void ahead_fetch(struct ahead *a)
+{
+    for (int i = 0; i < a->lines && a->rows > 0; i++) {
+        __builtin_prefetch(a->row + a->at, 0, 2); /* into the second cache */
+        a->at += LINE;
+        if (a->at >= a->bytes) {
+            a->at = 0;
+            a->row += a->stride;
+            a->rows--;
+        }
+    }
+}
 #endif

@@ -30,20 +30,14 @@ INLINE __m128 sum_lanes(const __m512 a[TILE_OUT])
     return _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
 }
 
-INLINE __m128 load_bias(const struct linear_job *b, int j)
-{
-    float v[TILE_OUT] = {0};
+/* The outputs of a tile: j, j + stride, j + 2 stride, j + 3 stride, those below b->n1. */
+struct outputs {
+    int j, stride;
+};
 
-    if (b->bias)
-        for (int i = 0; i < TILE_OUT && j + i < b->n1; i++)
-            v[i] = weight_f32(b->bias, b->w->dtype, (size_t)(j + i));
-    return _mm_loadu_ps(v);
-}
-
-INLINE void put_row(const struct linear_job *b, int row, int j, __m128 v, __m128 bias)
+INLINE void put_contiguous(const struct linear_job *b, float *y, int n, __m128 v, __m128 bias)
 {
-    float *y = b->y + row * b->ldy + j;
-    __mmask8 mask = (__mmask8)(b->n1 - j >= TILE_OUT ? 15 : (1 << (b->n1 - j)) - 1);
+    __mmask8 mask = (__mmask8)(n >= TILE_OUT ? 15 : (1 << n) - 1);
 
     if (b->bias)
         v = _mm_add_ps(v, bias);
@@ -52,15 +46,44 @@ INLINE void put_row(const struct linear_job *b, int row, int j, __m128 v, __m128
     _mm_mask_storeu_ps(y, mask, v);
 }
 
-/* Outputs j .. j+3 (cut at n1) of rows [row, row + R). */
-INLINE void put_tile(const struct linear_job *b, int R, int row, int j,
+INLINE void put_apart(const struct linear_job *b, float *y, struct outputs o, __m128 v, __m128 bias)
+{
+    float sums[TILE_OUT];
+
+    if (b->bias)
+        v = _mm_add_ps(v, bias);
+    _mm_storeu_ps(sums, v);
+    for (int i = 0; i < TILE_OUT && o.j + i * o.stride < b->n1; i++) {
+        float *to = y + o.j + i * o.stride;
+
+        *to = b->accumulate ? *to + sums[i] : sums[i];
+    }
+}
+
+INLINE __m128 load_bias(const struct linear_job *b, struct outputs o)
+{
+    float v[TILE_OUT] = {0};
+
+    for (int i = 0; i < TILE_OUT && o.j + i * o.stride < b->n1; i++)
+        v[i] = weight_f32(b->bias, b->w->dtype, (size_t)(o.j + i * o.stride));
+    return _mm_loadu_ps(v);
+}
+
+/* Rows [row, row + R) of the tile's outputs. */
+INLINE void put_tile(const struct linear_job *b, int R, int row, struct outputs o,
                      __m512 acc[TILE_ROWS][TILE_OUT])
 {
-    __m128 bias = load_bias(b, j);
+    __m128 bias = b->bias ? load_bias(b, o) : _mm_setzero_ps();
 
 #pragma GCC unroll 6
-    for (int r = 0; r < R; r++)
-        put_row(b, row + r, j, sum_lanes(acc[r]), bias);
+    for (int r = 0; r < R; r++) {
+        float *y = b->y + (row + r) * b->ldy;
+
+        if (o.stride == 1)
+            put_contiguous(b, y + o.j, b->n1 - o.j, sum_lanes(acc[r]), bias);
+        else
+            put_apart(b, y, o, sum_lanes(acc[r]), bias);
+    }
 }
 
 INLINE void clear_tile(int R, __m512 acc[TILE_ROWS][TILE_OUT])
