@@ -137,7 +137,7 @@ int fs_create_file(int dir_fd, const char *name, const void *bytes, size_t n, mo
 int fs_read_file(int dir_fd, const char *name, enum fs_links links, size_t max_bytes,
                  struct buf *out, struct err *e)
 {
-    struct stat st;
+    struct stat st = {0};
     char *to;
     int rc = -1;
     int fd = fs_open_regular(dir_fd, name, links, &st, e);

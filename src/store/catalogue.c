@@ -1,5 +1,6 @@
 #include "store/catalogue.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -91,11 +92,11 @@ static int read_row(const struct db_stmt *q, struct model_row *out, struct err *
 static int find(struct db *d, const char *where, int64_t id, const char *text,
                 struct model_row *out, struct err *e)
 {
-    char sql[sizeof COLUMNS + 128] = "SELECT " COLUMNS " FROM models WHERE ";
+    char sql[sizeof COLUMNS + 128];
     struct db_stmt q = {0};
     int rc;
 
-    strcat(sql, where); /* one of the short literals below */
+    snprintf(sql, sizeof sql, "SELECT " COLUMNS " FROM models WHERE %s", where);
     if (db_prepare(&q, d, sql, e) < 0)
         return -1;
     if (text)
@@ -140,38 +141,31 @@ int catalogue_get_by_path(struct db *d, const char *local_path, struct model_row
     return get(d, "local_path = ?", 0, local_path, out, e);
 }
 
-static int grow(struct model_row **rows, int n, struct err *e)
+/* Appends the row that q stands on. */
+static int append_row(const struct db_stmt *q, struct model_row **rows, int *n, struct err *e)
 {
-    struct model_row *more;
+    struct model_row *more = reallocarray(*rows, (size_t)*n + 1, sizeof **rows);
 
-    if (n & (n - 1))
-        return 0; /* room was made at the last power of two */
-    more = reallocarray(*rows, n ? (size_t)n * 2 : 1, sizeof **rows);
     if (!more)
         return err_nomem(e);
     *rows = more;
+    if (read_row(q, &more[*n], e) < 0)
+        return -1;
+    ++*n;
     return 0;
 }
 
 int catalogue_list(struct db *d, struct model_row **rows, int *n, struct err *e)
 {
     struct db_stmt q = {0};
-    int rc = -1;
+    int rc;
 
     *rows = NULL;
     *n = 0;
     db_lock(d);
-    if (db_prepare(&q, d, "SELECT " COLUMNS " FROM models ORDER BY id DESC", e) < 0)
-        goto done;
-    while ((rc = db_step(&q, e)) > 0) {
-        if (grow(rows, *n, e) < 0 || read_row(&q, &(*rows)[*n], e) < 0) {
-            rc = -1;
-            break;
-        }
-        ++*n;
-    }
-
-done:
+    rc = db_prepare(&q, d, "SELECT " COLUMNS " FROM models ORDER BY id DESC", e);
+    while (rc == 0 && (rc = db_step(&q, e)) > 0)
+        rc = append_row(&q, rows, n, e);
     db_finish(&q);
     db_unlock(d);
     if (rc == 0)
@@ -492,7 +486,7 @@ static int mark_lost(struct db *d, const struct model_row *row, struct err *e)
 {
     struct stat st;
 
-    if (!row->checkpoint || row->status == MODEL_ERROR ||
+    if (!row->checkpoint || !row->local_path || row->status == MODEL_ERROR ||
         (stat(row->local_path, &st) == 0 && S_ISDIR(st.st_mode)))
         return 0;
     return catalogue_set_status(d, row->id, MODEL_ERROR, "the checkpoint directory is gone", e);

@@ -12,48 +12,52 @@
 
 enum { KEY_BYTES = 16, SEEN_FIRST = 64 };
 
-/* Names already walked, as the first half of their SHA-256: open addressing, at most half full. */
-struct seen {
-    unsigned char (*slot)[KEY_BYTES];
-    unsigned char *used;
-    size_t n, cap;
+struct seen_slot {
+    bool used;
+    unsigned char key[KEY_BYTES];
 };
 
-static bool seen_put(struct seen *s, const unsigned char key[KEY_BYTES])
-{
-    size_t at;
+/* Names already walked, as the first half of their SHA-256: open addressing, at most half full. */
+struct seen {
+    struct seen_slot *slot;
+    size_t n, cap; /* cap is a power of two */
+};
 
-    memcpy(&at, key, sizeof at);
-    for (at &= s->cap - 1; s->used[at]; at = (at + 1) & (s->cap - 1))
-        if (memcmp(s->slot[at], key, KEY_BYTES) == 0)
-            return false;
-    memcpy(s->slot[at], key, KEY_BYTES);
-    s->used[at] = 1;
-    s->n++;
-    return true;
+static int seen_init(struct seen *s, size_t cap, struct err *e)
+{
+    *s = (struct seen){.slot = calloc(cap, sizeof *s->slot), .cap = cap};
+    return s->slot ? 0 : err_nomem(e);
 }
 
 static void seen_release(struct seen *s)
 {
     free(s->slot);
-    free(s->used);
+}
+
+/* False: it was there. */
+static bool seen_put(struct seen *s, const unsigned char key[KEY_BYTES])
+{
+    size_t at;
+
+    memcpy(&at, key, sizeof at);
+    for (at &= s->cap - 1; s->slot[at].used; at = (at + 1) & (s->cap - 1))
+        if (memcmp(s->slot[at].key, key, KEY_BYTES) == 0)
+            return false;
+    memcpy(s->slot[at].key, key, KEY_BYTES);
+    s->slot[at].used = true;
+    s->n++;
+    return true;
 }
 
 static int seen_grow(struct seen *s, struct err *e)
 {
-    struct seen big = {.cap = s->cap ? s->cap * 2 : SEEN_FIRST};
+    struct seen big;
 
-    if (s->n * 2 < s->cap)
-        return 0;
-    big.slot = calloc(big.cap, KEY_BYTES);
-    big.used = calloc(big.cap, 1);
-    if (!big.slot || !big.used) {
-        seen_release(&big);
-        return err_nomem(e);
-    }
+    if (seen_init(&big, s->cap * 2, e) < 0)
+        return -1;
     for (size_t i = 0; i < s->cap; i++)
-        if (s->used[i])
-            seen_put(&big, s->slot[i]);
+        if (s->slot[i].used)
+            seen_put(&big, s->slot[i].key);
     seen_release(s);
     *s = big;
     return 0;
@@ -64,7 +68,7 @@ static int seen_add(struct seen *s, const char *name, struct err *e)
 {
     unsigned char digest[SHA256_BYTES];
 
-    if (seen_grow(s, e) < 0)
+    if (s->n * 2 >= s->cap && seen_grow(s, e) < 0)
         return -1;
     sha256_of(name, strlen(name), digest);
     return seen_put(s, digest);
@@ -191,13 +195,16 @@ int lineage_walk(const struct roots *r, const struct schema *s, const char *name
 {
     struct walk w = {
         .roots = r, .schema = s, .max_depth = max_depth, .on_entry = on_entry, .arg = arg};
-    int b;
+    int b = -1;
 
     *out = (struct lineage_end){0};
+    if (seen_init(&w.seen, SEEN_FIRST, e) < 0)
+        return -1;
     buf_add_str(&out->at, name);
     if (out->at.failed)
-        return err_nomem(e);
-    b = walk_on(&w, out, e);
+        err_nomem(e);
+    else
+        b = walk_on(&w, out, e);
     seen_release(&w.seen);
     if (b < 0) {
         lineage_end_release(out);

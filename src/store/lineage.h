@@ -1,6 +1,6 @@
 /* store/lineage.h - from a checkpoint back to its base, by the parent of each manifest.
  *
- * Reads manifests only. Memory: 16 bytes an entry for the cycle check, and one manifest. Needs no
+ * Reads manifests only. Memory: under 70 bytes an entry for the cycle check, and one manifest. Needs no
  * lock; runs beside saves and loads. */
 #ifndef STORE_LINEAGE_H
 #define STORE_LINEAGE_H

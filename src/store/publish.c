@@ -39,7 +39,7 @@ static void read_boot_id(char out[9])
 
     memcpy(out, "00000000", 9);
     if (fd >= 0 && read(fd, out, 8) != 8)
-        memcpy(out, "00000000", 8);
+        memset(out, '0', 8);
     fs_close(fd);
 }
 
