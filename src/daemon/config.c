@@ -333,7 +333,8 @@ static int read_log(struct config *c, struct err *e)
     if (format && strcmp(format, "console") != 0 && strcmp(format, "json") != 0)
         return err_set(e, ERR_ARG, "LOG_FORMAT=%s: must be console or json", format);
     c->log_json = format && strcmp(format, "json") == 0;
-    c->log_level = level ? level : "INFO";
+    if (level)
+        c->log_level = level;
     return 0;
 }
 
@@ -347,7 +348,7 @@ static int read_open(struct config *c, struct err *e)
 
 int config_read(struct config *c, struct buf *warnings, struct err *e)
 {
-    *c = (struct config){.settings = defaults};
+    *c = (struct config){.settings = defaults, .log_level = "INFO"};
     c->settings.max_concurrent = c->settings.max_pending = -1;
     c->settings.continuous_batching =
         !get("WEIGHTS_BARRIER") || strcasecmp(get("WEIGHTS_BARRIER"), "single") != 0;

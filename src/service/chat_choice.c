@@ -22,8 +22,23 @@ static int64_t count_characters(const struct buf *b)
     return n;
 }
 
+/* Decodes one token into *out and returns how many characters stand between the text so far and the
+ * token's own text: 1 where bytes that were held turn out to be no character, else 0. */
+static int decode(struct choice *c, int32_t token, struct buf *out)
+{
+    size_t before = out->len;
+    bool held = c->decode.n_held > 0;
+    const char *bytes;
+    size_t n;
+
+    decode_stream_push(&c->decode, token, out);
+    return held && out->len - before >= 3 && memcmp(out->data + before, "\xEF\xBF\xBD", 3) == 0 &&
+           tokenizer_token_bytes(c->decode.tokenizer, token, &bytes, &n) && n > 0 &&
+           ((unsigned char)bytes[0] & 0xc0) != 0x80;
+}
+
 /* Only answers with log-probabilities need the tokens. */
-static void keep_token(struct choice *c, const struct gen_event *ev)
+static void keep_token(struct choice *c, const struct gen_event *ev, int skipped)
 {
     struct chat_token *t;
 
@@ -46,7 +61,7 @@ static void keep_token(struct choice *c, const struct gen_event *ev)
     t->has_logprob = ev->has_logprob;
     t->logprob = ev->logprob;
     t->n_top = ev->n_top;
-    t->text_offset = c->characters;
+    t->text_offset = c->characters + skipped;
     if (ev->n_top > 0)
         memcpy(t->top, ev->top, (size_t)ev->n_top * sizeof *t->top);
 }
@@ -67,11 +82,12 @@ void choice_add_prompt(struct choice *c, const struct gen_event *ev, bool silent
     size_t before = c->ready.len;
     struct buf added;
 
-    keep_token(c, ev);
-    if (silent)
+    if (silent) {
+        keep_token(c, ev, 0);
         return;
+    }
     c->decode.flags = 0;
-    decode_stream_push(&c->decode, ev->token, &c->ready);
+    keep_token(c, ev, decode(c, ev->token, &c->ready));
     added = (struct buf){.data = c->ready.data ? c->ready.data + before : NULL,
                          .len = c->ready.len - before};
     c->characters += count_characters(&added);
@@ -101,10 +117,8 @@ bool choice_add(struct choice *c, const struct gen_event *ev, bool is_end)
     if (c->ended)
         return false;
     c->n_generated++;
-    keep_token(c, ev);
     c->decode.flags = TOK_SKIP_SPECIAL;
-    if (!is_end)
-        decode_stream_push(&c->decode, ev->token, &c->decoded);
+    keep_token(c, ev, is_end ? 0 : decode(c, ev->token, &c->decoded));
     if (pass_on(c)) {
         choice_finish(c, CHAT_STOP);
         return true;

@@ -1,5 +1,6 @@
 /* service/save_rules.c - why a save is refused. The tables are the documented order; a row changes
  * nothing. */
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -128,10 +129,11 @@ static int check_step_free(void *ctx, struct refusal *r)
 {
     struct save_op *op = ctx;
     struct err e = {0};
-    bool exists;
+    bool exists = false;
 
     name_checkpoint(op);
-    if (roots_step_exists(op->op.s->roots, op->run_id, op->step, &exists, &e) < 0)
+    if (roots_step_exists(op->op.s->roots, op->run_id, op->step, &exists, &e) < 0 &&
+        e.sys != ENOTDIR) /* a file in the way of the run: the stage `prepare` says so */
         return refuse_internal(r, &e);
     if (!exists)
         return 0;

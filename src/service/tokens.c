@@ -132,13 +132,20 @@ struct tokens *tokens_parse(const char *list, struct err *e)
 
 struct tokens *tokens_read(const char *path, struct err *e)
 {
-    struct buf text = {0};
+    const char *slash = strrchr(path, '/');
+    struct buf text = {0}, dir = {0};
     struct tokens *t = NULL;
+    int fd;
 
-    if (fs_read_file(AT_FDCWD, path, FS_LINKS_INSIDE, TOKENS_FILE_MAX, &text, e) == 0)
+    buf_printf(&dir, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    fd = fs_open_dir(buf_str(&dir), e);
+    if (fd >= 0 &&
+        fs_read_file(fd, slash ? slash + 1 : path, FS_LINKS_INSIDE, TOKENS_FILE_MAX, &text, e) == 0)
         t = parse(buf_str(&text), '\n', true, e);
     if (text.data)
         OPENSSL_cleanse(text.data, text.cap);
+    fs_close(fd);
+    buf_release(&dir);
     buf_release(&text);
     return t;
 }

@@ -159,6 +159,9 @@ static int check_companions(const json_t *config, int dir_fd, enum dtype dtype, 
         return err_set(e, ERR_FORMAT,
                        "config.json declares a quantization; use the unquantized weights");
     *why = MD_DTYPE;
+    /* A base model in F32 serves as it is stored, whatever dtype a trainer's config asks for. */
+    if (dtype == DTYPE_F32 && (flags & MD_F32_OK))
+        return 0;
     return check_config_dtype(config, dtype, e);
 }
 
