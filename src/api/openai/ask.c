@@ -35,6 +35,26 @@ void ask_ignore(struct ask *a, const char *fmt, ...)
     va_end(args);
 }
 
+const char *ask_path(struct ask *a, const char *fmt, ...)
+{
+    struct buf text = {0};
+    char *path = NULL;
+    va_list args;
+    int n;
+
+    va_start(args, fmt);
+    n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n > 0 && buf_reserve(&text, (size_t)n)) {
+        va_start(args, fmt);
+        vsnprintf(text.data, (size_t)n + 1, fmt, args);
+        va_end(args);
+        path = arena_strdup(&a->arena, text.data, (size_t)n);
+    }
+    buf_release(&text);
+    return path ? path : "";
+}
+
 static void watch_request(void *req, void (*fn)(void *), void *arg)
 {
     http_req_on_gone(req, fn, arg);

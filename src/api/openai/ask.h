@@ -50,6 +50,8 @@ void ask_add_headers(struct ask *a, const struct chat_start *start);
 /* A finding: code, path of the field, sentence. */
 void problem(struct ask *a, enum refusal_code code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* The path of a field, kept as long as the ask. */
+const char *ask_path(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ask_ignore(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* fields.c: the tables. */

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
-enum { PATH_MAX_BYTES = 96, CONVERSATIONS_MAX = 64 };
+enum { CONVERSATIONS_MAX = 64 };
 
 /* ---- one message ---- */
 
@@ -32,9 +32,9 @@ static json_t *join_parts(struct ask *a, const char *path, const json_t *parts)
         const json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *piece = json_object_get(part, "text");
-        char where[PATH_MAX_BYTES];
+        const char *where;
 
-        snprintf(where, sizeof where, "%s.content[%zu]", path, i);
+        where = ask_path(a, "%s.content[%zu]", path, i);
         if (type && strcmp(type, "text") != 0) {
             problem(a, REFUSAL_V1_FIELD_NOT_HONOURED, where,
                     "%s: parts of type %.40s are not understood, only text.", where, type);
@@ -57,13 +57,13 @@ done:
 static json_t *read_content(struct ask *a, const char *path, const json_t *message)
 {
     const json_t *content = json_object_get(message, "content");
-    char where[PATH_MAX_BYTES];
+    const char *where;
 
     if (json_is_string(content))
         return json_copy((json_t *)content);
     if (json_is_array(content) && json_array_size(content))
         return join_parts(a, path, content);
-    snprintf(where, sizeof where, "%s.content", path);
+    where = ask_path(a, "%s.content", path);
     problem(a, REFUSAL_V1_INVALID_PARAMETER, where, "%s must be a string or a list of text parts.",
             where);
     return NULL;
@@ -71,9 +71,9 @@ static json_t *read_content(struct ask *a, const char *path, const json_t *messa
 
 static void refuse_calls(struct ask *a, const char *path, const char *key, const json_t *v)
 {
-    char where[PATH_MAX_BYTES];
+    const char *where;
 
-    snprintf(where, sizeof where, "%s.%s", path, key);
+    where = ask_path(a, "%s.%s", path, key);
     if (!json_is_null(v) && !(json_is_array(v) && json_array_size(v) == 0))
         problem(a, REFUSAL_V1_FIELD_NOT_HONOURED, where,
                 "%s: tool calls cannot be honoured by this server.", where);
@@ -106,7 +106,7 @@ static void read_other_keys(struct ask *a, const char *path, const json_t *messa
 static json_t *read_message(struct ask *a, const char *path, const json_t *message)
 {
     const char *role = json_string_value(json_object_get(message, "role"));
-    char where[PATH_MAX_BYTES];
+    const char *where;
     json_t *content, *out;
 
     if (!json_is_object(message)) {
@@ -114,7 +114,7 @@ static json_t *read_message(struct ask *a, const char *path, const json_t *messa
         return NULL;
     }
     if (!is_role(role)) {
-        snprintf(where, sizeof where, "%s.role", path);
+        where = ask_path(a, "%s.role", path);
         problem(a, REFUSAL_V1_INVALID_PARAMETER, where,
                 "%s must be system, developer, user, assistant, tool or function.", where);
         return NULL;
@@ -135,7 +135,7 @@ static json_t *read_message(struct ask *a, const char *path, const json_t *messa
 static const json_t *read_conversation(struct ask *a, const char *path, const json_t *list)
 {
     json_t *out = json_array();
-    char where[PATH_MAX_BYTES];
+    const char *where;
 
     json_array_append_new(a->owned, out);
     if (!json_is_array(list) || json_array_size(list) == 0) {
@@ -146,7 +146,7 @@ static const json_t *read_conversation(struct ask *a, const char *path, const js
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *message;
 
-        snprintf(where, sizeof where, "%s[%zu]", path, i);
+        where = ask_path(a, "%s[%zu]", path, i);
         message = read_message(a, where, json_array_get(list, i));
         if (!message)
             return NULL;
@@ -160,7 +160,7 @@ static void parse_conversations(struct ask *a)
     const json_t *extra = field(a, "extra_messages");
     size_t n_extra = json_array_size(extra);
     const json_t **list;
-    char where[PATH_MAX_BYTES];
+    const char *where;
 
     if (extra && (!json_is_array(extra) || n_extra >= CONVERSATIONS_MAX)) {
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "extra_messages",
@@ -175,7 +175,7 @@ static void parse_conversations(struct ask *a)
         return;
     list[0] = read_conversation(a, "messages", json_object_get(a->body, "messages"));
     for (size_t i = 0; i < n_extra; i++) {
-        snprintf(where, sizeof where, "extra_messages[%zu]", i);
+        where = ask_path(a, "extra_messages[%zu]", i);
         list[1 + i] = read_conversation(a, where, json_array_get(extra, i));
     }
     a->job.conversations = list;

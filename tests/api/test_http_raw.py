@@ -1,0 +1,172 @@
+"""Raw bytes on the socket: the requests of cases/http.tsv, slow and rude clients (S28, S29)."""
+import re
+import socket
+import struct
+import time
+
+import pytest
+from conftest import CASES
+
+ROWS = [line.split("\t") for line in (CASES / "http.tsv").read_text().splitlines()[1:]]
+
+
+def read_all(sock, seconds=10):
+    """(bytes, closed): what comes until the server closes or says nothing for a while."""
+    got = b""
+    sock.settimeout(seconds)
+    try:
+        while piece := sock.recv(65536):
+            got += piece
+    except socket.timeout:
+        return got, False
+    except ConnectionError:
+        pass
+    return got, True
+
+
+def statuses(got):
+    return [int(s) for s in re.findall(rb"HTTP/1\.1 (\d\d\d)", got)]
+
+
+def for_model(data, model):
+    """The request for "M" as one for the served model: lengths are counted again."""
+    more = len(model) - 1
+    data = data.replace(b'"M"', b'"' + model.encode() + b'"')
+    data = data.replace(b"\r\n25\r\n", f"\r\n{0x25 + more:x}\r\n".encode())
+    return data.replace(b"Content-Length: 42", f"Content-Length: {42 + more}".encode())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[r[0][5:-4] for r in ROWS])
+def test_a_raw_request_gets_its_right_answer(server, row):
+    name, right, _ = row
+    data = (CASES / name).read_bytes()
+    if name in ("http/chunk_ok_with_extension.bin", "http/bare_lf.bin"):
+        data = for_model(data, server.model)
+    with server.connect() as sock:
+        try:
+            sock.sendall(data)
+        except OSError:
+            pass  # it may answer and close before it has read everything
+        got, closed = read_all(sock, 2)
+    allowed = {int(s) for s in re.findall(r"\b[2-5]\d\d\b", right)} | ({200} if "same answer" in right else set())
+    seen = statuses(got)
+    assert seen and seen[0] in (allowed or {200}), got[:400]
+    if "two answers in order" in right:
+        assert seen == [200, 200]
+    else:  # the library writes its own header twice for some lengths; a second request never runs
+        assert set(seen) == {seen[0]} and (seen[0] != 200 or len(seen) == 1)
+    if "connection closed" in right:
+        assert closed
+    assert server.get("/v1/models").status == 200
+
+
+def test_a_large_body_is_refused_before_it_is_sent(server):
+    with server.connect() as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: 67108864\r\n\r\n{")
+        got, closed = read_all(sock)
+    assert statuses(got) == [413] and closed
+    assert b'"payload_too_large"' in got
+
+
+def test_a_large_body_that_is_sent_anyway_still_gets_its_answer(server):
+    body = b'{"padding": "' + b"x" * (20 << 20) + b'"}'
+    with server.connect() as sock:
+        sock.sendall(b"POST /api/models HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     + f"Content-Length: {len(body)}\r\n\r\n".encode())
+        try:
+            sock.sendall(body)
+        except OSError:
+            pass
+        got, _ = read_all(sock)
+    assert statuses(got) == [413]
+    assert b'"PAYLOAD_TOO_LARGE"' in got and b'"measured_bytes":20971' in got
+
+
+def test_one_byte_a_second_blocks_nobody(server):
+    socks = [server.connect() for _ in range(40)]
+    try:
+        for i in range(4):
+            for sock in socks[:20]:
+                sock.send(b"POST /v1/completions HTTP/1.1\r\n"[i:i + 1])
+            started = time.monotonic()
+            assert server.complete(max_tokens=1).status == 200
+            assert time.monotonic() - started < 10
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+def test_a_thousand_idle_connections_disturb_nobody(server):
+    socks = [server.connect() for _ in range(1000)]
+    try:
+        assert server.complete(max_tokens=2).status == 200
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+def stream_request(server, tokens):
+    body = (f'{{"model": "{server.model}", "stream": true, "max_tokens": {tokens}, "temperature": 1,'
+            '"messages": [{"role": "user", "content": "The river ran low"}]}').encode()
+    return (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+def wait_idle(server, seconds=20):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        block = server.get("/api/health/detailed").json()["inference"]
+        if not block["in_flight"] and not block["queue_waiting"]:
+            return
+        time.sleep(0.02)
+    raise AssertionError(block)
+
+
+def test_fifty_streams_that_are_reset_leave_every_slot_free(server):
+    data = stream_request(server, 200)
+    for i in range(50):
+        sock = server.connect()
+        sock.sendall(data)
+        if i % 3 == 1:
+            sock.recv(100)
+        if i % 3 == 2:
+            time.sleep(0.003 * (i % 7))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+    wait_idle(server)
+    assert server.complete(max_tokens=1).status == 200
+
+
+def test_a_client_that_only_closes_its_sending_side_gets_its_answer(server):
+    with server.connect() as sock:
+        sock.sendall(stream_request(server, 8))
+        sock.shutdown(socket.SHUT_WR)
+        got, closed = read_all(sock)
+    assert closed and statuses(got) == [200] and b"data: [DONE]\n\n" in got
+
+
+def test_a_client_that_reads_slowly_gets_its_whole_stream(server):
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    sock.connect((server.host, server.port))
+    with sock:
+        sock.sendall(stream_request(server, 100))
+        time.sleep(0.5)
+        assert server.complete(max_tokens=2).status == 200
+        got = b""
+        while b"[DONE]" not in got:
+            piece = sock.recv(256)
+            assert piece, got[-100:]
+            got += piece
+
+
+def test_expect_100_is_answered_before_the_body(server):
+    body = f'{{"model": "{server.model}", "prompt": "a", "max_tokens": 1}}'.encode()
+    with server.connect() as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Connection: close\r\nExpect: 100-continue\r\n" + f"Content-Length: {len(body)}\r\n\r\n".encode())
+        assert sock.recv(100).startswith(b"HTTP/1.1 100")
+        sock.sendall(body)
+        got, _ = read_all(sock)
+    assert statuses(got) == [200]
