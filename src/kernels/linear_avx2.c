@@ -221,7 +221,7 @@ static direct_tile_fn *const direct_tiles[TILE_ROWS + 1] = {
 
 static void linear_direct(const struct linear_job *b, int n0)
 {
-    size_t ahead = prefetch_distance(b->w, dtype_size(b->w->dtype), TILE_OUT, PREFETCH);
+    size_t ahead = prefetch_distance((size_t)b->w->k * dtype_size(b->w->dtype), TILE_OUT, PREFETCH);
 
     for (int j = n0; j < b->n1; j += TILE_OUT)
         for (int row = 0, R; row < b->m; row += R) {

@@ -33,10 +33,9 @@ static inline const char *weight_row(const struct linear_job *b, int j, size_t e
 }
 
 /* How far ahead of a tile's rows to prefetch: whole tiles of `out` rows, about `bytes` of them. */
-static inline size_t prefetch_distance(const struct kern_matrix *w, size_t element, int out,
-                                       size_t bytes)
+static inline size_t prefetch_distance(size_t row_bytes, int out, size_t bytes)
 {
-    size_t tile = (size_t)out * (size_t)w->k * element;
+    size_t tile = (size_t)out * row_bytes;
 
     return tile == 0 ? 0 : (bytes + tile - 1) / tile * tile;
 }
@@ -75,7 +74,7 @@ static inline struct k_block k_block_next(const struct k_block *kb, int k, int b
 /* ---- the weights of the next panel, prefetched line by line while the tiles of this one run ----
  */
 
-enum { LINE = 64 };
+enum { LINE = 64 }; /* bytes of a cache line */
 
 struct ahead {
     const char *row; /* the row being fetched */

@@ -1,5 +1,15 @@
-/* kernels/tile_avx512.h - from 16 lanes of four outputs to four floats in y: shared by the exact
- * and the BF16 tiles. For files compiled with AVX-512 F, BW, DQ and VL. */
+/* kernels/tile_avx512.h - linear() in 512-bit registers: tiles of R rows of x times 4 rows of W.
+ *
+ * Shared by the exact and the BF16 kernel. The including file, compiled with AVX-512 F, BW, DQ and
+ * VL, defines beforehand TILE_STEP                    elements of k that one step takes tile_x(b,
+ * row)               where row `row` of the activations begins tile_x_stride(b)             bytes
+ * from row to row tile_step(R, dtype, acc, x, ldx, w, k, n) adds elements [k, k + min(n,
+ * TILE_STEP)) of R rows of x times four rows of W to the lanes
+ *
+ * W is read as it lies in memory. One row (decode) reads four streams a quarter of the range apart:
+ * the CPU's own prefetcher follows them. More rows read neighbouring rows of W, prefetched a few
+ * tiles ahead, once from memory and then from the first cache; rows of x are taken in blocks that
+ * stay in the second cache. A tile always runs over the whole of k, so no sum is ever cut. */
 #ifndef KERNELS_TILE_AVX512_H
 #define KERNELS_TILE_AVX512_H
 
@@ -8,11 +18,12 @@
 #include "kernels/lanes.h"
 #include "kernels/linear_job.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 enum {
-    TILE_ROWS = 6, /* 6 x 4 accumulators, 4 weights and 1 activation fill the 32 registers */
-    TILE_OUT = 4,  /* four outputs at once make the horizontal sum cheap */
+    TILE_ROWS = 6,        /* 6 x 4 accumulators, 4 weights and 1 activation fill the 32 registers */
+    TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
+    PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
+    X_BLOCK = 640 * 1024, /* bytes of x that stay in the second cache */
+    W_GROUPS = 12 * 1024, /* bytes of W that stay in the first cache beside 6 rows of x */
 };
 
 /* The canonical tree of each of four outputs: within a 128-bit group the two unpacks put p0 beside
@@ -93,5 +104,112 @@ INLINE void clear_tile(int R, __m512 acc[TILE_ROWS][TILE_OUT])
 #pragma GCC unroll 4
         for (int i = 0; i < TILE_OUT; i++)
             acc[r][i] = _mm512_setzero_ps();
+}
+
+/* The prefetch goes to the second cache: it holds more requests in flight than the first. */
+INLINE void prefetch_lines(const char *const w[TILE_OUT], size_t at)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_OUT; i++)
+        _mm_prefetch(w[i] + at, _MM_HINT_T1);
+}
+
+/* `ahead` bytes from here lie the rows of a later tile; 0: nothing to prefetch. */
+INLINE void run_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row,
+                     struct outputs o, size_t ahead)
+{
+    size_t size = dtype_size(dtype);
+    size_t ldx = tile_x_stride(b);
+    const char *x = tile_x(b, row);
+    int line = LINE / (int)size;
+    int left = b->w->k;
+    const char *w[TILE_OUT];
+    __m512 acc[TILE_ROWS][TILE_OUT];
+    int k = 0;
+
+    for (int i = 0; i < TILE_OUT; i++)
+        w[i] = weight_row(b, o.j + i * o.stride, size);
+    clear_tile(R, acc);
+    for (; left >= line; left -= line) {
+        if (ahead)
+            prefetch_lines(w, (size_t)k * size + ahead);
+        for (int end = k + line; k < end; k += TILE_STEP)
+            tile_step(R, dtype, acc, x, ldx, w, k, TILE_STEP);
+    }
+    for (; left > 0; left -= TILE_STEP, k += TILE_STEP)
+        tile_step(R, dtype, acc, x, ldx, w, k, left);
+    put_tile(b, R, row, o, acc);
+}
+
+#define RUN_TILE(R)                                                                               \
+    static void run_tile_##R(const struct linear_job *b, int row, struct outputs o, size_t ahead) \
+    {                                                                                             \
+        if (b->w->dtype == KERN_BF16)                                                             \
+            run_tile(b, R, KERN_BF16, row, o, ahead);                                             \
+        else if (b->w->dtype == KERN_F16)                                                         \
+            run_tile(b, R, KERN_F16, row, o, ahead);                                              \
+        else                                                                                      \
+            run_tile(b, R, KERN_F32, row, o, ahead);                                              \
+    }
+
+RUN_TILE(1)
+RUN_TILE(2)
+RUN_TILE(3)
+RUN_TILE(4)
+RUN_TILE(5)
+RUN_TILE(6)
+
+typedef void run_tile_fn(const struct linear_job *b, int row, struct outputs o, size_t ahead);
+
+static run_tile_fn *const run_tiles[TILE_ROWS + 1] = {
+    NULL, run_tile_1, run_tile_2, run_tile_3, run_tile_4, run_tile_5, run_tile_6,
+};
+
+/* One row of x. */
+static void linear_row(const struct linear_job *b, int n0)
+{
+    int quarter = (b->n1 - n0 + TILE_OUT - 1) / TILE_OUT;
+
+    for (int j = n0; j < n0 + quarter; j++)
+        run_tile_1(b, 0, (struct outputs){j, quarter}, 0);
+}
+
+/* How many rows of x stay in the second cache beside the weights. */
+static int rows_in_cache(const struct linear_job *b)
+{
+    size_t rows = X_BLOCK / (tile_x_stride(b) + 1) / TILE_ROWS * TILE_ROWS;
+
+    return rows < 4 * TILE_ROWS ? 4 * TILE_ROWS : rows > INT16_MAX ? INT16_MAX : (int)rows;
+}
+
+/* Rows [row0, row1) of x times `groups` tiles of outputs from j on. */
+static void linear_block(const struct linear_job *b, int row0, int row1, int j, int groups,
+                         size_t ahead)
+{
+    for (int row = row0, R; row < row1; row += R) {
+        R = tile_rows(row1 - row, TILE_ROWS);
+        for (int g = 0; g < groups && j + g * TILE_OUT < b->n1; g++)
+            run_tiles[R](b, row, (struct outputs){j + g * TILE_OUT, 1}, row == row0 ? ahead : 0);
+    }
+}
+
+static void linear_rows(const struct linear_job *b, int n0)
+{
+    size_t row_bytes = (size_t)b->w->k * dtype_size(b->w->dtype);
+    int groups = row_bytes * TILE_OUT * 2 <= W_GROUPS ? 2 : 1;
+    size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
+    int block = rows_in_cache(b);
+
+    for (int row = 0; row < b->m; row += block)
+        for (int j = n0; j < b->n1; j += groups * TILE_OUT)
+            linear_block(b, row, b->m - row < block ? b->m : row + block, j, groups, ahead);
+}
+
+static void linear_any(const struct linear_job *b, int n0)
+{
+    if (b->m == 1)
+        linear_row(b, n0);
+    else
+        linear_rows(b, n0);
 }
 #endif
