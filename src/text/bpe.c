@@ -86,32 +86,48 @@ void bpe_add(struct bpe *b, int32_t left, int32_t right, int32_t id)
 
 /* ---- short words ---- */
 
+struct pair { /* what two neighbours become, and how early */
+    uint32_t rank;
+    int32_t id;
+};
+
+static struct pair pair_of(const struct bpe *b, const int32_t *ids)
+{
+    const struct merge *m = find(b, ids[0], ids[1]);
+
+    return (struct pair){m->rank, m->id};
+}
+
+static size_t lowest(const struct pair *pairs, size_t n)
+{
+    size_t at = 0;
+
+    for (size_t i = 1; i < n; i++)
+        if (pairs[i].rank < pairs[at].rank)
+            at = i;
+    return at;
+}
+
 /* Merges ids[0..n) in place; returns how many are left. */
 static size_t merge_short(const struct bpe *b, int32_t *ids, size_t n)
 {
-    const struct merge *pair[BPE_SHORT];
+    struct pair pairs[BPE_SHORT]; /* pairs[i]: of ids[i] and ids[i + 1] */
 
     for (size_t i = 0; i + 1 < n; i++)
-        pair[i] = find(b, ids[i], ids[i + 1]);
+        pairs[i] = pair_of(b, ids + i);
     while (n > 1) {
-        uint32_t best = no_rank;
-        size_t at = 0;
+        size_t at = lowest(pairs, n - 1);
 
-        for (size_t i = 0; i + 1 < n; i++)
-            if (pair[i]->rank < best) {
-                best = pair[i]->rank;
-                at = i;
-            }
-        if (best == no_rank)
+        if (pairs[at].rank == no_rank)
             break;
-        ids[at] = pair[at]->id;
+        ids[at] = pairs[at].id;
         n--;
         memmove(ids + at + 1, ids + at + 2, (n - at - 1) * sizeof *ids);
-        memmove(pair + at, pair + at + 1, (n - at - 1) * sizeof *pair);
+        memmove(pairs + at, pairs + at + 1, (n - at - 1) * sizeof *pairs);
         if (at + 1 < n)
-            pair[at] = find(b, ids[at], ids[at + 1]);
+            pairs[at] = pair_of(b, ids + at);
         if (at > 0)
-            pair[at - 1] = find(b, ids[at - 1], ids[at]);
+            pairs[at - 1] = pair_of(b, ids + at - 1);
     }
     return n;
 }
