@@ -273,7 +273,7 @@ static int word_long(const struct bpe *b, const struct vocab *v, const char *wor
     for (size_t i = 0; i < len; i++) {
         int32_t id = v->byte_id[(unsigned char)word[i]];
 
-        if (id >= 0) {
+        if (id >= 0 && (id != v->fused_unk || n == 0 || s->links[n - 1].id != id)) {
             s->links[n] = (struct link){id, n - 1, n + 1};
             n++;
         }
@@ -303,7 +303,7 @@ int bpe_word(const struct bpe *b, const struct vocab *v, const char *word, size_
     for (size_t i = 0; i < len; i++) {
         int32_t id = v->byte_id[(unsigned char)word[i]];
 
-        if (id >= 0)
+        if (id >= 0 && (id != v->fused_unk || n == 0 || ids[n - 1] != id))
             ids[n++] = id;
     }
     return token_list_append(out, ids, merge_short(b, ids, n), e);

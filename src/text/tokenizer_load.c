@@ -197,16 +197,22 @@ static int check_model(const json_t *model, struct err *e)
     return 0;
 }
 
-/* An unknown token is only harmless where nothing is unknown. */
-static int check_unk(const struct tokenizer *t, const json_t *model, struct err *e)
+/* What a byte without a piece becomes; without unk_token it vanishes. */
+static int load_unknown(struct tokenizer *t, const json_t *model, struct err *e)
 {
-    if (!is_set(model, "unk_token"))
+    const char *name = NULL;
+    bool fuse = false;
+    int32_t id;
+
+    if (json_opt_str(model, "unk_token", &name, e) < 0 ||
+        json_opt_bool(model, "fuse_unk", &fuse, e) < 0)
+        return -1;
+    if (!name)
         return 0;
-    for (int b = 0; b < 256; b++)
-        if (t->vocab.byte_id[b] < 0)
-            return err_set(
-                e, ERR_FORMAT,
-                "model.unk_token is not supported with a vocabulary that lacks the byte %02x", b);
+    id = vocab_find(&t->vocab, name, strlen(name));
+    if (id < 0)
+        return err_set(e, ERR_FORMAT, "model.unk_token \"%.40s\" is not a token", name);
+    vocab_set_unknown(&t->vocab, id, fuse);
     return 0;
 }
 
@@ -221,7 +227,7 @@ static int load_model(struct tokenizer *t, const json_t *root, struct err *e)
         load_merges(t, vocab, json_object_get(model, "merges"), e) < 0 ||
         load_added(t, added, e) < 0 || vocab_index(&t->vocab, e) < 0)
         return -1;
-    return check_unk(t, model, e);
+    return load_unknown(t, model, e);
 }
 
 /* ---- normaliser, post-processor, decoder ---- */

@@ -26,7 +26,7 @@ static int byte_of(uint32_t cp)
 
 int vocab_init(struct vocab *v, int64_t max_id, struct err *e)
 {
-    *v = (struct vocab){0};
+    *v = (struct vocab){.fused_unk = -1};
     if (max_id < 0 || max_id > VOCAB_MAX_ID)
         return err_set(e, ERR_FORMAT, "the highest token id is %" PRId64 ", of at most %d", max_id,
                        VOCAB_MAX_ID);
@@ -148,6 +148,14 @@ int vocab_index(struct vocab *v, struct err *e)
         v->byte_id[b] = id >= 0 && (v->flags[id] & PIECE_SPELLED) ? id : -1;
     }
     return 0;
+}
+
+void vocab_set_unknown(struct vocab *v, int32_t id, bool fuse)
+{
+    for (int b = 0; b < 256; b++)
+        if (v->byte_id[b] < 0)
+            v->byte_id[b] = id;
+    v->fused_unk = fuse ? id : -1;
 }
 
 int32_t vocab_find(const struct vocab *v, const char *bytes, size_t len)

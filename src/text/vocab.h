@@ -32,7 +32,8 @@ struct vocab {
     struct piece *pieces; /* [n], owned */
     uint8_t *flags;       /* [n], owned; 0: the id has no piece */
     struct buf bytes;
-    int32_t byte_id[256]; /* the spelled piece that is this one byte, or -1 */
+    int32_t byte_id[256]; /* the spelled piece that is this one byte, the unknown one, or -1 */
+    int32_t fused_unk;    /* the unknown piece when a run of it counts once, else -1 */
     int32_t *slots;       /* hash of bytes to id, spelled pieces first, -1 empty; owned */
     size_t mask;
 };
@@ -46,6 +47,8 @@ int vocab_put_spelled(struct vocab *v, int64_t id, const char *text, size_t len,
 int vocab_put_added(struct vocab *v, int64_t id, const char *text, size_t len, bool special,
                     struct err *e);
 int vocab_index(struct vocab *v, struct err *e);
+/* Bytes without a piece become `id` (after vocab_index); with `fuse` a run of them is one. */
+void vocab_set_unknown(struct vocab *v, int32_t id, bool fuse);
 void vocab_release(struct vocab *v);
 
 int32_t vocab_find(const struct vocab *v, const char *bytes, size_t len); /* -1: no such piece */

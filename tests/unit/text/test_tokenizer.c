@@ -408,6 +408,21 @@ static void strip_flags_take_white_space_along(void **state)
     assert_encodes(json, "w aw w", (const int32_t[]){5, 0, 5}, 3);
 }
 
+#define UNK_MODEL(more)                                                                            \
+    "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<u>\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<u>" \
+    "\":3}," more "\"merges\":[\"a b\"]}," BYTE_LEVEL "," DECODER "}"
+
+static void bytes_without_a_piece_become_the_unknown_token_where_there_is_one(void **state)
+{
+    (void)state;
+    assert_encodes(UNK_MODEL(""), "axyb x", (const int32_t[]){0, 3, 3, 1, 3, 3}, 6);
+    assert_encodes(UNK_MODEL("\"fuse_unk\":true,"), "axyb x", (const int32_t[]){0, 3, 1, 3}, 4);
+    assert_encodes("{" AB_MODEL "," BYTE_LEVEL "," DECODER "}", "axyb x", (const int32_t[]){2}, 1);
+    assert_refused(
+        "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "unk_token");
+}
+
 /* ---- threads ---- */
 
 struct job {
@@ -486,6 +501,7 @@ int main(void)
         cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_byte),
         cmocka_unit_test(added_tokens_match_leftmost_then_longest),
         cmocka_unit_test(strip_flags_take_white_space_along),
+        cmocka_unit_test(bytes_without_a_piece_become_the_unknown_token_where_there_is_one),
         cmocka_unit_test(several_threads_share_one_tokenizer),
         cmocka_unit_test(special_ids_come_from_the_configuration),
     };
