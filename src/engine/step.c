@@ -27,10 +27,11 @@ struct part {
 
 struct pick {
     struct sequence *sequence;
-    struct logits_row *row;
-    float *full;   /* its own copy of the row's logits; NULL: the maximum is the token */
-    int32_t token; /* -1: none is possible */
-    float logit;   /* of the token, before bias and penalties */
+    struct logits_row *row; /* may be shared by choices of one prompt */
+    struct logits_row own;  /* what `row` points to when it is scored in a way of its own */
+    float *full;            /* its own copy of the row's logits; NULL: the maximum is the token */
+    int32_t token;          /* -1: none is possible */
+    float logit;            /* of the token, before bias and penalties */
 };
 
 struct step {
@@ -252,8 +253,11 @@ static void pick_one(void *arg, int item, int worker)
                            runner_sample_scratch(st->runner, worker));
     if (told && p->token >= 0)
         p->logit = copy[p->token];
-    if (told && s->gen->spec.score_sampled)
-        p->logit /= score_sampled(p->row, copy, vocab, &s->params);
+    if (told && s->gen->spec.score_sampled) {
+        p->own = *p->row;
+        p->row = &p->own;
+        p->logit /= score_sampled(&p->own, copy, vocab, &s->params);
+    }
 }
 
 static void pick_all(struct step *st)
