@@ -60,13 +60,28 @@ char *arena_strdup(struct arena *a, const char *s, size_t n)
     return copy;
 }
 
+static void free_chunks(struct arena_chunk *c)
+{
+    while (c) {
+        struct arena_chunk *next = c->next;
+
+        free(c);
+        c = next;
+    }
+}
+
+void arena_reset(struct arena *a)
+{
+    a->used = 0;
+    if (!a->head)
+        return;
+    free_chunks(a->head->next);
+    a->head->next = NULL;
+    a->head->used = 0;
+}
+
 void arena_release(struct arena *a)
 {
-    while (a->head) {
-        struct arena_chunk *next = a->head->next;
-
-        free(a->head);
-        a->head = next;
-    }
+    free_chunks(a->head);
     *a = (struct arena){0};
 }

@@ -16,5 +16,6 @@ struct arena {
 
 void *arena_alloc(struct arena *a, size_t n);                 /* not zeroed; NULL: out of memory */
 char *arena_strdup(struct arena *a, const char *s, size_t n); /* n bytes and a NUL */
+void arena_reset(struct arena *a); /* empty again; keeps one chunk for what comes next */
 void arena_release(struct arena *a);
 #endif

@@ -8,6 +8,8 @@
 #include "tensor/st_index.h"
 #include "tensor/tensor.h"
 
+#define OPENING "{\"__metadata__\":{\"format\":\"pt\"}"
+
 static int lay_out(struct st_index *ix, struct err *e)
 {
     size_t at = 0;
@@ -49,7 +51,7 @@ int st_index_plan(struct st_index *ix, struct buf *header, struct err *e)
     if (st_index_sort(ix, e) < 0 || lay_out(ix, e) < 0)
         return -1;
     buf_add(header, "\0\0\0\0\0\0\0", 8);
-    buf_add_str(header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    buf_add_str(header, OPENING);
     for (size_t i = 0; i < ix->n; i++)
         write_entry(header, &ix->tensors[i]);
     buf_add_char(header, '}');
@@ -65,4 +67,45 @@ int st_index_plan(struct st_index *ix, struct buf *header, struct err *e)
     ix->data_start = n;
     ix->canonical = true;
     return 0;
+}
+
+/* Takes n bytes from the header when they are these. */
+static bool take(const char **p, const char *end, const char *bytes, size_t n)
+{
+    if ((size_t)(end - *p) < n || memcmp(*p, bytes, n) != 0)
+        return false;
+    *p += n;
+    return true;
+}
+
+/* Compares entry by entry, so that no second header is built. */
+static bool take_entries(const struct st_index *ix, const char **p, const char *end)
+{
+    struct buf entry = {0};
+    bool same = true;
+    size_t at = 0;
+
+    for (size_t i = 0; i < ix->n && same; i++) {
+        const struct st_tensor *t = &ix->tensors[i];
+
+        buf_reset(&entry);
+        write_entry(&entry, t);
+        same = !entry.failed && t->offset == at && take(p, end, entry.data, entry.len);
+        at += t->bytes;
+    }
+    buf_release(&entry);
+    return same;
+}
+
+bool st_index_is_canonical(const struct st_index *ix, const void *header)
+{
+    const char *p = (const char *)header + 8, *end = (const char *)header + ix->data_start;
+
+    if (ix->data_start % ST_DATA_ALIGN || !take(&p, end, OPENING, strlen(OPENING)) ||
+        !take_entries(ix, &p, end) || !take(&p, end, "}", 1) || end - p >= ST_DATA_ALIGN)
+        return false;
+    while (p < end)
+        if (*p++ != ' ')
+            return false;
+    return true;
 }

@@ -7,13 +7,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/err.h"
 #include "tensor/st_index.h"
 #include "tensor/st_json.h"
 #include "tensor/tensor.h"
 
 enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4, HAS_ALL = 7 };
+
+struct header {
+    struct st_json j;
+    struct st_index *ix;
+    struct arena scratch; /* decoded strings of the item at hand */
+};
 
 struct entry {
     unsigned has;
@@ -110,22 +115,21 @@ static int read_fields(struct st_json *j, struct arena *mem, struct entry *en)
 
 /* Offsets and sizes are checked when all names are known: a name that occurs twice is the better
  * message. */
-static int read_entry(struct st_json *j, struct st_index *ix, const char *name, size_t len)
+static int read_entry(struct header *h, const char *name, size_t len)
 {
-    struct arena scratch = {0};
+    struct st_index *ix = h->ix;
     struct entry en = {0};
     char shown[96];
-    int rc = read_fields(j, &scratch, &en);
 
-    if (rc == 0 && en.has != HAS_ALL)
-        rc = err_set(j->e, ERR_FORMAT, "%s is missing",
-                     !(en.has & HAS_DTYPE)   ? "dtype"
-                     : !(en.has & HAS_SHAPE) ? "shape"
-                                             : "data_offsets");
-    arena_release(&scratch);
-    if (rc < 0)
-        return err_wrap(j->e, "tensor \"%s\"", st_name_str(name, len, shown));
-    if (st_index_add(ix, name, len, en.dtype, en.ndim, en.shape, j->e) < 0)
+    if (read_fields(&h->j, &h->scratch, &en) < 0)
+        return err_wrap(h->j.e, "tensor \"%s\"", st_name_str(name, len, shown));
+    if (en.has != HAS_ALL)
+        return err_set(h->j.e, ERR_FORMAT, "tensor \"%s\": %s is missing",
+                       st_name_str(name, len, shown),
+                       !(en.has & HAS_DTYPE)   ? "dtype"
+                       : !(en.has & HAS_SHAPE) ? "shape"
+                                               : "data_offsets");
+    if (st_index_add(ix, name, len, en.dtype, en.ndim, en.shape, h->j.e) < 0)
         return -1;
     ix->tensors[ix->n - 1].offset = (size_t)en.begin;
     ix->tensors[ix->n - 1].bytes = (size_t)en.end; /* the end, until check_extent */
@@ -200,40 +204,35 @@ static int read_meta(struct st_json *j, struct st_index *ix)
 }
 
 /* The name is decoded into scratch memory first: st_index_add keeps the only lasting copy. */
-static int read_item(struct st_json *j, struct st_index *ix)
+static int read_item(struct header *h)
 {
-    struct arena scratch = {0};
     const char *name;
     size_t len;
-    int rc = -1;
 
-    if (st_json_string(j, &scratch, &name, &len) < 0 || st_json_expect(j, ':') < 0)
-        goto done;
-    rc = is(name, len, "__metadata__") ? read_meta(j, ix) : read_entry(j, ix, name, len);
-
-done:
-    arena_release(&scratch);
-    return rc;
+    arena_reset(&h->scratch);
+    if (st_json_string(&h->j, &h->scratch, &name, &len) < 0 || st_json_expect(&h->j, ':') < 0)
+        return -1;
+    return is(name, len, "__metadata__") ? read_meta(&h->j, h->ix) : read_entry(h, name, len);
 }
 
-static int read_items(struct st_json *j, struct st_index *ix)
+static int read_items(struct header *h)
 {
-    if (j->p == j->end || *j->p != '{')
-        return st_json_fail(j, "'{'");
-    j->p++;
-    if (st_json_accept(j, '}'))
-        return st_json_end(j);
+    if (h->j.p == h->j.end || *h->j.p != '{')
+        return st_json_fail(&h->j, "'{'");
+    h->j.p++;
+    if (st_json_accept(&h->j, '}'))
+        return st_json_end(&h->j);
     do {
-        if (read_item(j, ix) < 0)
+        if (read_item(h) < 0)
             return -1;
-    } while (st_json_accept(j, ','));
-    return st_json_expect(j, '}') < 0 ? -1 : st_json_end(j);
+    } while (st_json_accept(&h->j, ','));
+    return st_json_expect(&h->j, '}') < 0 ? -1 : st_json_end(&h->j);
 }
 
-static int by_offset(const void *a, const void *b)
+static int by_offset(const void *a, const void *b, void *tensors)
 {
-    const struct st_tensor *x = *(const struct st_tensor *const *)a;
-    const struct st_tensor *y = *(const struct st_tensor *const *)b;
+    const struct st_tensor *x = (const struct st_tensor *)tensors + *(const uint32_t *)a;
+    const struct st_tensor *y = (const struct st_tensor *)tensors + *(const uint32_t *)b;
 
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
@@ -242,70 +241,40 @@ static int by_offset(const void *a, const void *b)
 
 /* Tensors in order of their data: each begins where the one before ends, the last one ends the
  * file. */
-static int check_coverage(const struct st_index *ix, struct err *e)
+static int check_order(const struct st_index *ix, const uint32_t *order, struct err *e)
 {
-    const struct st_tensor **order = calloc(ix->n + 1, sizeof(void *));
     char name[96];
     size_t at = 0;
-    int rc = -1;
+
+    for (size_t i = 0; i < ix->n; i++) {
+        const struct st_tensor *t = &ix->tensors[order[i]];
+
+        if (t->offset != at)
+            return err_set(
+                e, ERR_FORMAT,
+                "tensor \"%s\" begins at %zu of the data, but the one before ends at %zu: %s",
+                st_name_str(t->name, t->name_len, name), t->offset, at,
+                t->offset < at ? "they overlap" : "there is a hole");
+        at += t->bytes;
+    }
+    if (at != ix->data_bytes)
+        return err_set(e, ERR_FORMAT, "%zu bytes after the last tensor belong to nothing",
+                       ix->data_bytes - at);
+    return 0;
+}
+
+static int check_coverage(const struct st_index *ix, struct err *e)
+{
+    uint32_t *order = calloc(ix->n + 1, sizeof *order); /* a header has room for fewer than 2^32 */
+    int rc;
 
     if (!order)
         return err_nomem(e);
     for (size_t i = 0; i < ix->n; i++)
-        order[i] = &ix->tensors[i];
-    qsort(order, ix->n, sizeof *order, by_offset);
-    for (size_t i = 0; i < ix->n; i++) {
-        const struct st_tensor *t = order[i];
-
-        if (t->offset != at) {
-            err_set(e, ERR_FORMAT,
-                    "tensor \"%s\" begins at %zu of the data, but the one before ends at %zu: %s",
-                    st_name_str(t->name, t->name_len, name), t->offset, at,
-                    t->offset < at ? "they overlap" : "there is a hole");
-            goto done;
-        }
-        at += t->bytes;
-    }
-    if (at != ix->data_bytes) {
-        err_set(e, ERR_FORMAT, "%zu bytes after the last tensor belong to nothing",
-                ix->data_bytes - at);
-        goto done;
-    }
-    rc = 0;
-
-done:
+        order[i] = (uint32_t)i;
+    qsort_r(order, ix->n, sizeof *order, by_offset, ix->tensors);
+    rc = check_order(ix, order, e);
     free(order);
-    return rc;
-}
-
-static bool metadata_is_ours(const struct st_index *ix)
-{
-    return ix->n_meta == 1 && is(ix->meta[0].key, ix->meta[0].key_len, "format") &&
-           is(ix->meta[0].value, ix->meta[0].value_len, "pt");
-}
-
-/* The cheap signs first; only then is the canonical header built and compared. */
-static int find_canonical(struct st_index *ix, const void *bytes, struct err *e)
-{
-    struct st_index copy = {.n = ix->n};
-    struct buf header = {0};
-    int rc = -1;
-
-    if (ix->data_start % ST_DATA_ALIGN || !metadata_is_ours(ix))
-        return 0;
-    copy.tensors = calloc(ix->n + 1, sizeof *copy.tensors);
-    if (!copy.tensors)
-        return err_nomem(e);
-    if (ix->n)
-        memcpy(copy.tensors, ix->tensors, ix->n * sizeof *copy.tensors);
-    if (st_index_plan(&copy, &header, e) < 0)
-        goto done;
-    ix->canonical = header.len == ix->data_start && memcmp(header.data, bytes, header.len) == 0;
-    rc = 0;
-
-done:
-    buf_release(&header);
-    free(copy.tensors);
     return rc;
 }
 
@@ -337,8 +306,9 @@ static int check_length(const unsigned char *bytes, size_t len, uint64_t file_by
 int st_index_parse(struct st_index *ix, const void *bytes, size_t len, uint64_t file_bytes,
                    struct err *e)
 {
-    struct st_json j = {.e = e};
+    struct header h = {.j.e = e, .ix = ix};
     size_t header = 0;
+    int rc;
 
     *ix = (struct st_index){0};
     if (check_length(bytes, len, file_bytes, &header, e) < 0)
@@ -347,13 +317,16 @@ int st_index_parse(struct st_index *ix, const void *bytes, size_t len, uint64_t 
         return err_set(e, ERR_ARG, "%zu bytes of a header of %zu", len, 8 + header);
     ix->data_start = 8 + header;
     ix->data_bytes = (size_t)(file_bytes - ix->data_start);
-    j.start = j.p = (const unsigned char *)bytes + 8;
-    j.end = j.start + header;
-    if (read_items(&j, ix) < 0 || st_index_sort(ix, e) < 0 || check_extents(ix, e) < 0 ||
-        check_coverage(ix, e) < 0 || find_canonical(ix, bytes, e) < 0) {
+    h.j.start = h.j.p = (const unsigned char *)bytes + 8;
+    h.j.end = h.j.start + header;
+    rc = read_items(&h);
+    arena_release(&h.scratch);
+    if (rc < 0 || st_index_sort(ix, e) < 0 || check_extents(ix, e) < 0 ||
+        check_coverage(ix, e) < 0) {
         st_index_release(ix);
         return -1;
     }
+    ix->canonical = st_index_is_canonical(ix, bytes);
     return 0;
 }
 
