@@ -1,6 +1,7 @@
 /* bench_model - speed of the forward pass beside the limits of this machine, in the same run.
  *
  *   bench_model [--dir DIR] [--fast | --kernels NAME] [--threads N] [--samples N] [--context N]
+ *               [--batch B | --prefill]
  *
  * decode_<B>: B sequences, one token each, greedy, logits included; tokens a second, weight bytes
  * read a second, and their share of the read bandwidth measured just before each sample.
@@ -267,7 +268,7 @@ int main(int argc, char **argv)
     const char *dir = getenv("CAIRN_SMOLLM2") ? getenv("CAIRN_SMOLLM2") : "/tmp/smollm2";
     const char *name = NULL;
     bool fast = false;
-    int threads = 0;
+    int threads = 0, batch = 0; /* 0: all, -1: prefill alone */
 
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
@@ -282,23 +283,29 @@ int main(int argc, char **argv)
             threads = atoi(next), i++;
         else if (strcmp(argv[i], "--samples") == 0)
             b.samples = atoi(next), i++;
+        else if (strcmp(argv[i], "--prefill") == 0)
+            batch = -1;
+        else if (strcmp(argv[i], "--batch") == 0)
+            batch = atoi(next), i++;
         else if (strcmp(argv[i], "--context") == 0)
             b.context = atoi(next), i++;
         else
             return fprintf(stderr, "bench_model: unknown option %s\n", argv[i]), 2;
     }
     b.kern = name ? kernels_by_name(name) : kernels_pick(fast);
-    if (!b.kern || b.samples < 1 || b.samples > MAX_SAMPLES || b.context < 0)
+    if (!b.kern || b.samples < 1 || b.samples > MAX_SAMPLES || b.context < 0 || batch > MAX_BATCH)
         return fprintf(stderr, "bench_model: no such kernels, or a number out of range\n"), 2;
     load(&b, dir);
     start(&b, threads);
     printf("# %s, %s, %d threads, context %d\n", b.kern->name, b.kern->numerics,
            pool_workers(b.pool), b.context);
-    bench_decode(&b, 1);
-    bench_decode(&b, 4);
-    bench_decode(&b, 8);
-    bench_decode(&b, 16);
-    bench_prefill(&b);
+    for (int n = 1; n <= 16; n *= n == 1 ? 4 : 2)
+        if (batch == 0)
+            bench_decode(&b, n);
+    if (batch > 0)
+        bench_decode(&b, batch);
+    if (batch <= 0)
+        bench_prefill(&b);
     stop(&b);
     return 0;
 }
