@@ -2,16 +2,13 @@
  * they print. */
 #include "text/chat_source.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/json.h"
 #include "text/chat_template.h"
+#include "text/tokenizer_text.h"
 #include "text/utf8.h"
 
 static const char default_name[] = "default";
@@ -103,38 +100,16 @@ struct chat_source *chat_source_new(const json_t *config, const char *jinja, str
     return s;
 }
 
-/* 1 and the owned text, 0 no such file, -1. */
-static int read_jinja(int dir_fd, char **text, struct err *e)
+/* 0 or -1; a file that is not there is no error and leaves *out alone. */
+static int read_jinja(int dir_fd, struct buf *out, struct err *e)
 {
-    static const char name[] = "chat_template.jinja";
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
-    struct stat st;
-    struct buf b = {0};
-    ssize_t n = 0;
+    struct err why = {0};
 
-    if (fd < 0)
-        return errno == ENOENT ? 0 : err_io(e, "open %s", name);
-    if (fstat(fd, &st) < 0) {
-        err_io(e, "stat %s", name);
-    } else if (!S_ISREG(st.st_mode) || st.st_size > CHAT_TEMPLATE_MAX) {
-        err_set(e, ERR_FORMAT, "%s is not a regular file of at most %d bytes", name,
-                CHAT_TEMPLATE_MAX);
-    } else {
-        char *to;
-
-        while ((to = buf_reserve(&b, 65536)) && (n = read(fd, to, 65536)) > 0 &&
-               b.len <= CHAT_TEMPLATE_MAX)
-            b.len += (size_t)n;
-        if (n < 0)
-            err_io(e, "read %s", name);
-        else if (b.failed || !(*text = strdup(buf_str(&b))))
-            err_nomem(e);
-        else
-            rc = 1;
-    }
-    buf_release(&b);
-    close(fd);
-    return rc;
+    if (text_read_file(dir_fd, "chat_template.jinja", CHAT_TEMPLATE_MAX, out, &why) == 0 ||
+        why.code == ERR_NOT_FOUND)
+        return 0;
+    *e = why;
+    return -1;
 }
 
 struct chat_source *chat_source_open(int dir_fd, struct err *e)
@@ -142,15 +117,15 @@ struct chat_source *chat_source_open(int dir_fd, struct err *e)
     struct err missing = {0};
     json_t *config = json_parse_file(dir_fd, "tokenizer_config.json", 16 << 20, &missing);
     struct chat_source *s = NULL;
-    char *jinja = NULL;
+    struct buf jinja = {0};
 
     if (!config && missing.code != ERR_NOT_FOUND) {
         *e = missing;
         return NULL;
     }
-    if (read_jinja(dir_fd, &jinja, e) >= 0)
-        s = chat_source_new(config, jinja, e);
-    free(jinja);
+    if (read_jinja(dir_fd, &jinja, e) == 0)
+        s = chat_source_new(config, jinja.data, e);
+    buf_release(&jinja);
     json_decref(config);
     return s;
 }

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "text/tokenizer_impl.h"
+#include "text/tokenizer_text.h"
 #include "text/utf8.h"
 #include "text/word_cache.h"
 
@@ -63,16 +64,24 @@ void token_list_release(struct token_list *l)
 
 /* ---- open and close ---- */
 
-static struct tokenizer *from_json(const json_t *json, const json_t *config, struct err *e)
+static struct tokenizer *from_text(const char *json, size_t len, const json_t *config,
+                                   struct err *e)
 {
     struct tokenizer *t = calloc(1, sizeof *t);
+    struct tokenizer_text text = {0};
+    int rc;
 
     if (!t) {
         err_nomem(e);
         return NULL;
     }
     atomic_init(&t->refs, 1);
-    if (tokenizer_load(t, json, config, e) < 0) {
+    rc = tokenizer_text_parse(&text, json, len, e);
+    if (rc == 0)
+        rc = tokenizer_load(t, &text, config, e);
+    tokenizer_text_release(&text);
+    if (rc < 0) {
+        err_wrap(e, "tokenizer.json");
         tokenizer_unref(t);
         return NULL;
     }
@@ -84,32 +93,28 @@ struct tokenizer *tokenizer_open(int dir_fd, struct err *e)
     struct err missing = {0};
     struct tokenizer *t = NULL;
     json_t *config = json_parse_file(dir_fd, "tokenizer_config.json", TOKENIZER_FILE_MAX, &missing);
-    json_t *json = NULL;
+    struct buf json = {0};
 
     if (!config && missing.code != ERR_NOT_FOUND) {
         *e = missing;
         return NULL;
     }
-    json = json_parse_file(dir_fd, "tokenizer.json", TOKENIZER_FILE_MAX, e);
-    if (json)
-        t = from_json(json, config, e);
-    json_decref(json);
+    if (text_read_file(dir_fd, "tokenizer.json", TOKENIZER_FILE_MAX, &json, e) == 0)
+        t = from_text(buf_str(&json), json.len, config, e);
+    buf_release(&json);
     json_decref(config);
-    malloc_trim(0); /* the parsed file is several times what is kept of it */
+    malloc_trim(0); /* the file is several times what is kept of it */
     return t;
 }
 
 struct tokenizer *tokenizer_parse(const char *json, size_t json_len, const char *config,
                                   size_t config_len, struct err *e)
 {
-    json_t *root = json_parse(json, json_len, e), *conf = NULL;
+    json_t *conf = config ? json_parse(config, config_len, e) : NULL;
     struct tokenizer *t = NULL;
 
-    if (root && config)
-        conf = json_parse(config, config_len, e);
-    if (root && (conf || !config))
-        t = from_json(root, conf, e);
-    json_decref(root);
+    if (conf || !config)
+        t = from_text(json, json_len, conf, e);
     json_decref(conf);
     return t;
 }

@@ -32,7 +32,10 @@ struct tokenizer {
     int32_t bos, eos, pad;            /* -1: none */
 };
 
+struct tokenizer_text;
+
 /* Fills a zeroed tokenizer. `config` may be NULL. */
-int tokenizer_load(struct tokenizer *t, const json_t *json, const json_t *config, struct err *e);
+int tokenizer_load(struct tokenizer *t, const struct tokenizer_text *text, const json_t *config,
+                   struct err *e);
 void tokenizer_release(struct tokenizer *t);
 #endif

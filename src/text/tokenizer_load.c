@@ -6,22 +6,20 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "text/piece_table.h"
 #include "text/tokenizer_impl.h"
+#include "text/tokenizer_text.h"
 
 /* ---- vocabulary ---- */
 
-static int64_t highest_id(const json_t *vocab, const json_t *added)
+static int64_t highest_id(const struct piece_table *table, const json_t *added)
 {
-    json_t *v;
-    const char *key;
+    int64_t max = table->max_id;
+    const json_t *item;
     size_t i;
-    int64_t max = -1;
 
-    json_object_foreach ((json_t *)(uintptr_t)vocab, key, v)
-        if (json_integer_value(v) > max)
-            max = json_integer_value(v);
-    json_array_foreach (added, i, v) {
-        int64_t id = json_integer_value(json_object_get(v, "id"));
+    json_array_foreach (added, i, item) {
+        int64_t id = json_integer_value(json_object_get(item, "id"));
 
         if (id > max)
             max = id;
@@ -29,23 +27,34 @@ static int64_t highest_id(const json_t *vocab, const json_t *added)
     return max;
 }
 
-static int load_vocab(struct tokenizer *t, const json_t *vocab, const json_t *added, struct err *e)
+static int load_vocab(struct tokenizer *t, const struct piece_table *table, const json_t *added,
+                      struct err *e)
 {
-    json_t *v;
-    const char *key;
-
-    if (!json_is_object(vocab) || json_object_size(vocab) == 0)
-        return err_set(e, ERR_FORMAT, "model.vocab is not an object of pieces");
-    if (vocab_init(&t->vocab, highest_id(vocab, added), e) < 0)
+    if (vocab_init(&t->vocab, highest_id(table, added), e) < 0)
         return -1;
-    json_object_foreach ((json_t *)(uintptr_t)vocab, key, v) {
-        if (!json_is_integer(v))
-            return err_set(e, ERR_FORMAT, "model.vocab: the id of \"%.40s\" is not a whole number",
-                           key);
-        if (vocab_put_spelled(&t->vocab, json_integer_value(v), key, strlen(key), e) < 0)
+    for (size_t i = 0; i < table->n; i++) {
+        const struct piece_entry *p = &table->entries[i];
+
+        if (vocab_put_spelled(&t->vocab, p->id, buf_str(&table->text) + p->start, p->len, e) < 0)
             return -1;
     }
     return 0;
+}
+
+static int load_pieces(struct tokenizer *t, const struct tokenizer_text *text, const json_t *added,
+                       struct err *e)
+{
+    struct piece_table table = {0};
+    int rc = text->vocab ? piece_table_read(&table, text->vocab, text->vocab_len, e)
+                         : err_set(e, ERR_FORMAT, "model.vocab is missing");
+
+    if (rc == 0)
+        rc = load_vocab(t, &table, added, e);
+    if (rc == 0)
+        rc = text->merges ? merges_read(&t->bpe, &table, text->merges, text->merges_len, e)
+                          : err_set(e, ERR_FORMAT, "model.merges is missing");
+    piece_table_release(&table);
+    return rc;
 }
 
 /* One added token: {"id", "content", "special", "normalized", "lstrip", "rstrip", "single_word"}.
@@ -87,87 +96,6 @@ static int load_added(struct tokenizer *t, const json_t *list, struct err *e)
     added_seal(&t->raw);
     added_seal(&t->normalized);
     return 0;
-}
-
-/* ---- merges ---- */
-
-struct merge_text {
-    const char *left, *right;
-    size_t left_len, right_len;
-};
-
-/* "a b", or ["a", "b"]. */
-static int parse_merge(const json_t *m, struct merge_text *out)
-{
-    const char *s = json_string_value(m), *space;
-
-    if (s) {
-        space = strchr(s, ' ');
-        if (!space)
-            return -1;
-        *out = (struct merge_text){s, space + 1, (size_t)(space - s), strlen(space + 1)};
-        return 0;
-    }
-    if (json_array_size(m) != 2 || !json_is_string(json_array_get(m, 0)) ||
-        !json_is_string(json_array_get(m, 1)))
-        return -1;
-    out->left = json_string_value(json_array_get(m, 0));
-    out->right = json_string_value(json_array_get(m, 1));
-    out->left_len = json_string_length(json_array_get(m, 0));
-    out->right_len = json_string_length(json_array_get(m, 1));
-    return 0;
-}
-
-static int32_t piece_id(const json_t *vocab, const char *text, size_t len)
-{
-    const json_t *v = json_object_getn(vocab, text, len);
-
-    return v ? (int32_t)json_integer_value(v) : -1;
-}
-
-static int load_merge(struct bpe *b, const json_t *vocab, const json_t *item, struct buf *joined,
-                      size_t rank, struct err *e)
-{
-    struct merge_text m = {0};
-    int32_t left, right, id;
-
-    if (parse_merge(item, &m) < 0)
-        return err_set(e, ERR_FORMAT, "model.merges[%zu] is neither \"a b\" nor [\"a\", \"b\"]",
-                       rank);
-    buf_reset(joined);
-    buf_add(joined, m.left, m.left_len);
-    buf_add(joined, m.right, m.right_len);
-    if (joined->failed)
-        return err_nomem(e);
-    left = piece_id(vocab, m.left, m.left_len);
-    right = piece_id(vocab, m.right, m.right_len);
-    id = piece_id(vocab, buf_str(joined), joined->len);
-    if (left < 0 || right < 0 || id < 0)
-        return err_set(e, ERR_FORMAT, "model.merges[%zu] names a piece that model.vocab lacks",
-                       rank);
-    bpe_add(b, left, right, id);
-    return 0;
-}
-
-static int load_merges(struct tokenizer *t, const json_t *vocab, const json_t *merges,
-                       struct err *e)
-{
-    struct buf joined = {0};
-    const json_t *item;
-    size_t i;
-    int rc = 0;
-
-    if (!json_is_array(merges))
-        return err_set(e, ERR_FORMAT, "model.merges is not a list");
-    if (bpe_init(&t->bpe, json_array_size(merges), e) < 0)
-        return -1;
-    json_array_foreach (merges, i, item) {
-        rc = load_merge(&t->bpe, vocab, item, &joined, i, e);
-        if (rc < 0)
-            break;
-    }
-    buf_release(&joined);
-    return rc;
 }
 
 /* ---- model ---- */
@@ -216,16 +144,15 @@ static int load_unknown(struct tokenizer *t, const json_t *model, struct err *e)
     return 0;
 }
 
-static int load_model(struct tokenizer *t, const json_t *root, struct err *e)
+static int load_model(struct tokenizer *t, const struct tokenizer_text *text, struct err *e)
 {
-    const json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
-    const json_t *added = json_object_get(root, "added_tokens");
+    const json_t *model = json_object_get(text->rest, "model");
+    const json_t *added = json_object_get(text->rest, "added_tokens");
 
     if (check_model(model, e) < 0 ||
         json_opt_bool(model, "ignore_merges", &t->ignore_merges, e) < 0 ||
-        load_vocab(t, vocab, added, e) < 0 ||
-        load_merges(t, vocab, json_object_get(model, "merges"), e) < 0 ||
-        load_added(t, added, e) < 0 || vocab_index(&t->vocab, e) < 0)
+        load_pieces(t, text, added, e) < 0 || load_added(t, added, e) < 0 ||
+        vocab_index(&t->vocab, e) < 0)
         return -1;
     return load_unknown(t, model, e);
 }
@@ -353,18 +280,21 @@ static int32_t named_token(const struct tokenizer *t, const json_t *config, cons
                              : -1;
 }
 
-int tokenizer_load(struct tokenizer *t, const json_t *json, const json_t *config, struct err *e)
+int tokenizer_load(struct tokenizer *t, const struct tokenizer_text *text, const json_t *config,
+                   struct err *e)
 {
+    const json_t *json = text->rest;
+
     if (!json_is_object(json))
-        return err_set(e, ERR_FORMAT, "tokenizer.json is not an object");
-    if (load_model(t, json, e) < 0 ||
+        return err_set(e, ERR_FORMAT, "it is not an object");
+    if (load_model(t, text, e) < 0 ||
         for_each_part(t, json_object_get(json, "normalizer"), "normalizers", add_form, e) < 0 ||
         pretoken_init(&t->pretoken, json_object_get(json, "pre_tokenizer"), e) < 0 ||
         for_each_part(t, json_object_get(json, "post_processor"), "processors", add_processor, e) <
             0 ||
         for_each_part(t, json_object_get(json, "decoder"), "decoders", check_decoder, e) < 0 ||
         char_classes_init(&t->classes, e) < 0)
-        return err_wrap(e, "tokenizer.json");
+        return -1;
     t->bos = named_token(t, config, "bos_token");
     t->eos = named_token(t, config, "eos_token");
     t->pad = named_token(t, config, "pad_token");

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -181,6 +182,47 @@ static void the_qwen2_scanner_cuts_like_its_pattern(void **state)
     check_pattern(qwen2);
 }
 
+struct found {
+    const struct char_classes *cc;
+    enum char_class want;
+    size_t n, expected;
+};
+
+static int note_found(void *arg, const char *text, size_t len, struct err *e)
+{
+    struct found *f = arg;
+    unsigned n;
+
+    (void)e;
+    assert_int_equal(char_class_at(f->cc, (const unsigned char *)text, &n), f->want);
+    assert_int_equal(n, len);
+    f->n++;
+    return 0;
+}
+
+static size_t put_utf8(char *to, uint32_t cp)
+{
+    size_t n = 0;
+
+    if (cp < 0x80) {
+        to[n++] = (char)cp;
+        return n;
+    }
+    if (cp < 0x800) {
+        to[n++] = (char)(0xc0 | cp >> 6);
+    } else {
+        if (cp < 0x10000) {
+            to[n++] = (char)(0xe0 | cp >> 12);
+        } else {
+            to[n++] = (char)(0xf0 | cp >> 18);
+            to[n++] = (char)(0x80 | (cp >> 12 & 63));
+        }
+        to[n++] = (char)(0x80 | (cp >> 6 & 63));
+    }
+    to[n++] = (char)(0x80 | (cp & 63));
+    return n;
+}
+
 static void white_space_is_the_unicode_property(void **state)
 {
     static const uint32_t spaces[] = {0x09,   0x0a,   0x0b,   0x0c,   0x0d,   0x20,   0x85,
@@ -202,6 +244,40 @@ static void white_space_is_the_unicode_property(void **state)
     assert_int_equal(char_class_of(&cc, 0x4e2d), CC_LETTER);
     assert_int_equal(char_class_of(&cc, 0xbd), CC_NUMBER);
     assert_int_equal(char_class_of(&cc, 0x1f600), CC_OTHER);
+    char_classes_release(&cc);
+}
+
+/* The table against the pattern that fills it, one character at a time and over all planes. */
+static void the_class_of_every_character_is_that_of_pcre2(void **state)
+{
+    static const char *const patterns[] = {
+        [CC_LETTER] = "\\p{L}", [CC_NUMBER] = "\\p{N}", [CC_SPACE] = "\\s"};
+    struct char_classes cc;
+    struct err e = {0};
+    char *text = malloc(0x110000 * 4);
+
+    (void)state;
+    assert_non_null(text);
+    assert_int_equal(char_classes_init(&cc, &e), 0);
+    for (enum char_class want = CC_LETTER; want <= CC_SPACE; want++) {
+        struct pretoken p = {0};
+        struct pretoken_work w = {0};
+        struct found f = {.cc = &cc, .want = want};
+        size_t len = 0;
+
+        for (uint32_t cp = 0; cp < 0x110000; cp++)
+            if (cp < 0xd800 || cp >= 0xe000)
+                len += put_utf8(text + len, cp);
+        assert_int_equal(pretoken_add_pattern(&p, patterns[want], 0, &e), 0);
+        p.steps[0].keep_gaps = 0; /* only the matches */
+        assert_int_equal(pretoken_words(&p, &cc, text, len, &w, note_found, &f, &e), 0);
+        for (uint32_t cp = 0; cp < 0x110000; cp++)
+            f.expected += char_class_of(&cc, cp) == want;
+        assert_int_equal(f.n, f.expected);
+        pretoken_work_release(&w);
+        pretoken_release(&p);
+    }
+    free(text);
     char_classes_release(&cc);
 }
 
@@ -283,25 +359,12 @@ static void nfc_of_every_character_equals_the_whole_text_at_once(void **state)
 
     (void)state;
     for (uint32_t cp = 1; cp < 0x20000; cp++) {
-        char c[8];
-        size_t n = 0;
+        char c[4];
+        size_t n;
 
         if (cp >= 0xd800 && cp < 0xe000)
             continue;
-        if (cp < 0x80) {
-            c[n++] = (char)cp;
-        } else if (cp < 0x800) {
-            c[n++] = (char)(0xc0 | cp >> 6);
-        } else if (cp < 0x10000) {
-            c[n++] = (char)(0xe0 | cp >> 12);
-            c[n++] = (char)(0x80 | (cp >> 6 & 63));
-        } else {
-            c[n++] = (char)(0xf0 | cp >> 18);
-            c[n++] = (char)(0x80 | (cp >> 12 & 63));
-            c[n++] = (char)(0x80 | (cp >> 6 & 63));
-        }
-        if (cp >= 0x80)
-            c[n++] = (char)(0x80 | (cp & 63));
+        n = put_utf8(c, cp);
         buf_reset(&one);
         buf_add_str(&one, "\xe1\x84\x80"); /* leading jamo: composes with a vowel */
         buf_add(&one, c, n);
@@ -330,6 +393,7 @@ int main(void)
         cmocka_unit_test(the_llama3_scanner_cuts_like_its_pattern),
         cmocka_unit_test(the_qwen2_scanner_cuts_like_its_pattern),
         cmocka_unit_test(white_space_is_the_unicode_property),
+        cmocka_unit_test(the_class_of_every_character_is_that_of_pcre2),
         cmocka_unit_test(any_other_pattern_runs_in_pcre2),
         cmocka_unit_test(patterns_that_mean_something_else_are_refused),
         cmocka_unit_test(nfc_composes_across_the_quick_ranges),

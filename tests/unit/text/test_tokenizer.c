@@ -339,6 +339,21 @@ static void damaged_vocabularies_are_refused(void **state)
 {
     (void)state;
     assert_refused("[]", "not an object");
+    assert_refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}", "malformed JSON");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}",
+                   "twice");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0]},\"merges\":[]}}",
+                   "malformed");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0.5},\"merges\":[]}}",
+                   "whole number");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,},\"merges\":[]}}",
+                   "malformed");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\ud800\":0},\"merges\":[]}}",
+                   "malformed");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a\",]}}",
+                   "merges[");
+    assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}",
+                   "not an object of pieces");
     assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}",
                    "two pieces");
     assert_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", "id");
