@@ -115,14 +115,26 @@ static enum MHD_Result copy_field(void *arg, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
+static enum MHD_Result look_at_line(void *arg, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
+{
+    (void)kind;
+    framing_see_line(arg, name, value);
+    return MHD_YES;
+}
+
 static int copy_headers(struct http_call *call)
 {
+    struct line_order order = {0};
     int n = 0;
 
     MHD_get_connection_values(call->mhd, MHD_HEADER_KIND, count_field, &n);
     call->req.headers = arena_alloc(&call->arena, (size_t)(n ? n : 1) * sizeof *call->req.headers);
     if (!call->req.headers)
         return -1;
+    MHD_get_connection_values(call->mhd, MHD_HEADER_KIND, look_at_line, &order);
+    framing_see_end(&order);
+    call->broken_lines = order.broken;
     MHD_get_connection_values(call->mhd, MHD_HEADER_KIND, copy_field, call);
     return call->req.n_headers == n ? 0 : -1;
 }

@@ -70,7 +70,8 @@ struct http_call {
     size_t body_limit;
     struct work work;
     enum call_phase phase;
-    bool http_1_1, linger; /* linger: the client may still be sending, so close gently */
+    bool http_1_1, broken_lines,
+        linger; /* linger: the client may still be sending, so close gently */
     atomic_int refs;
     atomic_bool gone;
     pthread_mutex_t lock;
@@ -110,7 +111,16 @@ enum MHD_Result refuse_midway(struct http_call *call, enum http_refusal kind, si
                               const char *message); /* while it is read */
 enum MHD_Result answer_preflight(struct http_call *call);
 
-/* framing.c: NULL, or why the header must be refused. */
+/* framing.c: the lines of the header as they lie in the library's memory, in order; then the end.
+ */
+struct line_order {
+    const char *end; /* of the last value */
+    bool broken;     /* a folded line or a NUL */
+};
+void framing_see_line(struct line_order *o, const char *name, const char *value);
+void framing_see_end(struct line_order *o);
+
+/* NULL, or why the header must be refused. */
 const char *framing_fault(const struct http_req *req, const char *version);
 bool framing_has_body(const struct http_req *req);
 int64_t framing_length(const struct http_req *req); /* -1: chunked or none */

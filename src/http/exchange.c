@@ -91,7 +91,8 @@ static enum MHD_Result on_head(struct http_call *call, const char *method, const
     call->http_1_1 = strcmp(version, "HTTP/1.1") == 0;
     if (call_read_head(call, method) < 0)
         return MHD_NO;
-    fault = framing_fault(&call->req, version);
+    fault = call->broken_lines ? "A header line is folded or holds a NUL byte."
+                               : framing_fault(&call->req, version);
     if (fault)
         return refuse_now(call, HTTP_BAD_REQUEST, 0, fault);
     host = http_req_header(&call->req, "Host");

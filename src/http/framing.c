@@ -68,6 +68,33 @@ static const char *length_fault(const struct http_req *req, bool http_1_1)
     return NULL;
 }
 
+/* The library cuts lines in place: behind a value stand only what ended it and its line. A NUL
+ * inside a value, and a folded line, which the library glues to the wrong place, leave something
+ * else there. */
+static bool only_line_end(const char *from, const char *to)
+{
+    for (; from < to; from++)
+        if (*from && !strchr(" \t\r\n", *from))
+            return false;
+    return true;
+}
+
+void framing_see_line(struct line_order *o, const char *name, const char *value)
+{
+    enum { GAP_MAX = 256 };
+
+    if (o->end && (name < o->end || name - o->end > GAP_MAX || !only_line_end(o->end, name)))
+        o->broken = true;
+    o->end = value ? value + strlen(value) : NULL;
+}
+
+/* The last line's end and the empty line behind it have become NULs, at least two of them. */
+void framing_see_end(struct line_order *o)
+{
+    if (o->end && o->end[1] != 0)
+        o->broken = true;
+}
+
 const char *framing_fault(const struct http_req *req, const char *version)
 {
     bool http_1_1 = strcmp(version, "HTTP/1.1") == 0;
