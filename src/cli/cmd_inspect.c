@@ -278,10 +278,20 @@ done:
     return rc;
 }
 
+/* By the first bytes; but what calls itself .safetensors is held to that. */
+static bool is_gguf(const char *path, int fd)
+{
+    const char *dot = strrchr(path, '.');
+    char magic[4] = {0};
+
+    if (dot && strcmp(dot, ".safetensors") == 0)
+        return false;
+    return pread(fd, magic, sizeof magic, 0) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+}
+
 int cmd_inspect(struct cli *cli, int argc, char **argv)
 {
     struct err e = {0};
-    char magic[4] = {0};
     int fd, rc = cli_options(cli, &argc, argv, NULL, 1, 1);
 
     if (rc >= 0)
@@ -291,7 +301,7 @@ int cmd_inspect(struct cli *cli, int argc, char **argv)
         err_io(&e, "open %s", argv[1]);
         return cli_fail(cli, &e);
     }
-    if (pread(fd, magic, sizeof magic, 0) == sizeof magic && memcmp(magic, "GGUF", 4) == 0)
+    if (is_gguf(argv[1], fd))
         rc = inspect_gguf(cli, argv[1], fd, &e);
     else
         rc = inspect_safetensors(cli, argv[1], fd, &e);
