@@ -2,7 +2,10 @@
 # Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
 # `make FAULTS=1 faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
-CC ?= gcc
+# ccache, where it is installed, makes a second variant or build folder cheap.
+ifeq ($(origin CC),default)
+CC := $(if $(shell command -v ccache),ccache) gcc
+endif
 PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp libcurl
 comma := ,
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
@@ -16,7 +19,7 @@ OPT := $(if $(COV),-O0,-O2)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined) \
             $(if $(COV),--coverage) $(if $(FUZZ),-fsanitize=fuzzer-no-link$(comma)address$(comma)undefined)
 CFLAGS += -std=gnu11 -g $(OPT) -ffp-contract=off $(WARN) $(HARDEN) $(SANFLAGS) -pthread -MMD -MP \
-          -D_GNU_SOURCE -Isrc -I$(B)/gen $(if $(FAULTS),-DCAIRN_FAULTS) $(PKG_CFLAGS)
+          -D_GNU_SOURCE -Isrc -Ibuild/gen $(if $(FAULTS),-DCAIRN_FAULTS) $(PKG_CFLAGS)
 LDFLAGS += -pie -Wl,-z,relro,-z,now $(SANFLAGS) -pthread
 LDLIBS := $(shell pkg-config --libs $(PKGS)) -lm
 
@@ -57,14 +60,14 @@ $(B)/obj/%.o: src/%.c
 	$(CC) $(CFLAGS) $(KFLAGS) -c -o $@ $<
 
 # ---- generated: the manifest schema, embedded in the binary ----
-$(B)/gen/manifest_schema.inc: docs/schemas/checkpoint-manifest-v1.json
+build/gen/manifest_schema.inc: docs/schemas/checkpoint-manifest-v1.json
 	@mkdir -p $(@D)
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
-$(B)/obj/store/schema.o: $(B)/gen/manifest_schema.inc
-$(B)/gen/chat_worker.inc: src/text/chat_worker.py
+$(B)/obj/store/schema.o: build/gen/manifest_schema.inc
+build/gen/chat_worker.inc: src/text/chat_worker.py
 	@mkdir -p $(@D)
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
-$(B)/obj/text/chat_worker.o: $(B)/gen/chat_worker.inc
+$(B)/obj/text/chat_worker.o: build/gen/chat_worker.inc
 
 # ---- tests: tests/unit/<room>/test_<module>.c links its room and the rooms below ----
 TESTS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/*/test_*.c))
