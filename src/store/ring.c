@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -23,6 +24,8 @@ struct ring {
     size_t bytes;
     int n;
     unsigned filled, drained; /* counters; a block is at counter % n */
+    cpu_set_t cpus;           /* where the caller may run */
+    bool cpus_changed;        /* and the helper does not know yet */
     struct ring_block block[];
 };
 
@@ -83,6 +86,7 @@ int ring_start(struct ring *r, ring_fn *fn, void *arg, struct err *e)
 
     r->fn = fn;
     r->arg = arg;
+    sched_getaffinity(0, sizeof r->cpus, &r->cpus); /* the helper inherits them */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&r->helper, NULL, help, r);
@@ -102,8 +106,22 @@ struct ring_block *ring_fill(struct ring *r)
         pthread_cond_wait(&r->moved, &r->lock);
     if (!r->given_up)
         b = &r->block[r->filled % (unsigned)r->n];
+    if (r->cpus_changed)
+        sched_setaffinity(0, sizeof r->cpus, &r->cpus);
+    r->cpus_changed = false;
     pthread_mutex_unlock(&r->lock);
     return b;
+}
+
+/* One call for each block of some milliseconds: the price of being where the caller is. */
+static void watch_cpus(struct ring *r)
+{
+    cpu_set_t now;
+
+    if (sched_getaffinity(0, sizeof now, &now) == 0 && !CPU_EQUAL(&now, &r->cpus)) {
+        r->cpus = now;
+        r->cpus_changed = true;
+    }
 }
 
 void ring_filled(struct ring *r)
@@ -119,6 +137,7 @@ struct ring_block *ring_drain(struct ring *r)
     struct ring_block *b = NULL;
 
     pthread_mutex_lock(&r->lock);
+    watch_cpus(r);
     while (!r->ended && r->filled == r->drained)
         pthread_cond_wait(&r->moved, &r->lock);
     if (!r->failed && r->filled != r->drained)

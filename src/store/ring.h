@@ -2,9 +2,13 @@
  *
  * The helper fills, the caller drains; either may fail, which wakes and ends the other. The helper
  * may go on reading a block after ring_filled (to write it to disk) until it asks for the next one:
- * the caller only reads it too. caller: ring_open, ring_start(fn) { helper: while ((b =
- * ring_fill(r))) ...; ring_filled(r) } while ((b = ring_drain(r))) { ...; ring_drained(r); }
- *             ring_join(r, e) */
+ * the caller only reads it too.
+ *
+ * The helper runs on the CPUs that the caller may use, also when those change: a caller that pins
+ * itself to a lent core takes the helper with it, one that is set free again lets it spread.
+ *
+ * Order. Caller: ring_open, ring_start, ring_drain and ring_drained for each block, ring_join,
+ * ring_close. Helper, in the function given to ring_start: ring_fill and ring_filled. */
 #ifndef STORE_RING_H
 #define STORE_RING_H
 
