@@ -9,8 +9,8 @@
 struct faults {
     const char *fail; /* borrowed from the environment; NULL: none */
     atomic_bool fail_spent;
-    atomic_long write_delay_ms;
-    atomic_long verify_delay_ms;
+    long write_delay_ms;
+    long verify_delay_ms;
     bool mem_set;
     int64_t mem_available; /* -1: unknown */
 };
@@ -31,8 +31,8 @@ struct faults *faults_from_env(void)
         return NULL;
     f->fail = getenv("WEIGHTS_TEST_FAIL");
     atomic_init(&f->fail_spent, false);
-    atomic_init(&f->write_delay_ms, env_ms("WEIGHTS_TEST_WRITE_DELAY_MS"));
-    atomic_init(&f->verify_delay_ms, env_ms("WEIGHTS_TEST_VERIFY_DELAY_MS"));
+    f->write_delay_ms = env_ms("WEIGHTS_TEST_WRITE_DELAY_MS");
+    f->verify_delay_ms = env_ms("WEIGHTS_TEST_VERIFY_DELAY_MS");
     f->mem_set = mem && *mem;
     if (f->mem_set)
         f->mem_available = strcmp(mem, "unknown") == 0 ? -1 : strtoll(mem, NULL, 10);
@@ -61,9 +61,8 @@ bool faults_take_count(struct faults *f, const char *point, int64_t *n)
     return true;
 }
 
-static void delay_once(atomic_long *left_ms)
+static void delay(long ms)
 {
-    long ms = atomic_exchange(left_ms, 0);
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
 
     if (ms > 0)
@@ -73,13 +72,13 @@ static void delay_once(atomic_long *left_ms)
 void faults_write_delay(struct faults *f)
 {
     if (f)
-        delay_once(&f->write_delay_ms);
+        delay(f->write_delay_ms);
 }
 
 void faults_verify_delay(struct faults *f)
 {
     if (f)
-        delay_once(&f->verify_delay_ms);
+        delay(f->verify_delay_ms);
 }
 
 bool faults_mem_available(const struct faults *f, int64_t *bytes)

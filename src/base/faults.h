@@ -1,7 +1,7 @@
 /* base/faults.h - fault points of test builds (make FAULTS=1); nothing at all in a release build.
  *
  * WEIGHTS_TEST_FAIL=<point> fails the first operation that reaches the point,
- * WEIGHTS_TEST_WRITE_DELAY_MS and WEIGHTS_TEST_VERIFY_DELAY_MS delay once,
+ * WEIGHTS_TEST_WRITE_DELAY_MS and WEIGHTS_TEST_VERIFY_DELAY_MS delay every save and load once,
  * WEIGHTS_TEST_MEM_AVAILABLE replaces a measured figure. Read once at start into a struct that its
  * owner passes down; a NULL pointer means no faults. Each "take" is atomic: with several threads
  * exactly one gets it. */
@@ -20,8 +20,8 @@ void faults_free(struct faults *f);
 bool faults_take(struct faults *f, const char *point);
 /* True once, when WEIGHTS_TEST_FAIL is "<point>:<n>"; *n is filled. */
 bool faults_take_count(struct faults *f, const char *point, int64_t *n);
-void faults_write_delay(struct faults *f);  /* sleeps once for WEIGHTS_TEST_WRITE_DELAY_MS */
-void faults_verify_delay(struct faults *f); /* sleeps once for WEIGHTS_TEST_VERIFY_DELAY_MS */
+void faults_write_delay(struct faults *f);  /* sleeps for WEIGHTS_TEST_WRITE_DELAY_MS */
+void faults_verify_delay(struct faults *f); /* sleeps for WEIGHTS_TEST_VERIFY_DELAY_MS */
 /* True when WEIGHTS_TEST_MEM_AVAILABLE is set: *bytes, or -1 for "unknown". */
 bool faults_mem_available(const struct faults *f, int64_t *bytes);
 #else

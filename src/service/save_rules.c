@@ -212,7 +212,8 @@ static int check_memory(void *ctx, struct refusal *r)
 {
     const struct save_op *op = ctx;
 
-    return memory_refuse(op->op.s, op->image->weights->bytes, true, r);
+    return memory_refuse(op->op.s, op->image->weights->bytes - op->image->weights->data_start, true,
+                         r);
 }
 
 static int check_save_slot(void *ctx, struct refusal *r)
