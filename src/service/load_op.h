@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "engine/image.h"
+#include "service/core_loan.h"
 #include "service/op.h"
 #include "store/catalogue.h"
 #include "store/manifest.h"
@@ -34,6 +35,7 @@ struct load_op {
     struct image_staging staged; /* the verified bytes, when memory allowed to keep them */
     char sha256[SHA256_HEX];
     double verify_ms, write_ms;
+    struct core_loan loan; /* while the file is hashed */
     /* how it goes on */
     bool in_place;
     struct image_files *files; /* counted: of the resident (in place) or of the directory */

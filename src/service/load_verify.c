@@ -10,7 +10,6 @@
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/log.h"
-#include "base/pool.h"
 #include "engine/engine.h"
 #include "service/load_op.h"
 #include "service/memory.h"
@@ -72,6 +71,7 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
 {
     struct load_op *op = arg;
 
+    core_loan_update(&op->loan);
     if (op->op.req->gone && atomic_load(op->op.req->gone))
         return err_set(e, ERR_CANCELLED, "the client has left");
     if (op->staged.weights && !op->index.canonical)
@@ -82,20 +82,18 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
 int check_weights_hash(void *ctx, struct refusal *r)
 {
     struct load_op *op = ctx;
-    struct pool *pool = engine_pool(op->op.s->engine);
     int64_t start = clock_mono_ns();
     struct err e = {0};
-    bool lent;
     int rc;
 
     read_header(op);
     make_staging(op);
-    lent = pool_borrow(pool);
+    op->loan.engine = op->op.s->engine;
+    core_loan_update(&op->loan);
     rc = ckpt_reader_hash(
         op->reader, op->staged.weights && op->index.canonical ? op->staged.weights->base : NULL,
         place_block, op, op->sha256, &e);
-    if (lent)
-        pool_give_back(pool);
+    core_loan_end(&op->loan);
     op->verify_ms = clock_ms_since(start);
     if (rc < 0)
         return refuse_internal(r, &e);

@@ -12,7 +12,6 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/pool.h"
 #include "base/str.h"
 #include "engine/companions.h"
 #include "engine/engine.h"
@@ -72,9 +71,10 @@ static int read_snapshot(void *arg, void *to, size_t offset, size_t n, struct er
 
 static void note_stage(void *arg, enum publish_stage stage, int64_t done, int64_t total)
 {
-    const struct save_op *op = arg;
+    struct save_op *op = arg;
 
     (void)total;
+    core_loan_update(&op->loan);
     if (done == 0)
         state_save_stage(op->op.s, publish_stage_name(stage));
 }
@@ -155,15 +155,14 @@ static int publish_checkpoint(struct save_op *op, const struct publish_file *fil
         .progress_arg = op,
         .faults = s->faults,
     };
-    bool lent;
     int rc;
 
     if (req.root_fd < 0)
         return -1;
-    lent = pool_borrow(engine_pool(s->engine));
+    op->loan.engine = s->engine;
+    core_loan_update(&op->loan);
     rc = publish(&req, &op->result, e);
-    if (lent)
-        pool_give_back(engine_pool(s->engine));
+    core_loan_end(&op->loan);
     close(req.root_fd);
     return rc;
 }

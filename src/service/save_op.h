@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "service/core_loan.h"
 #include "service/op.h"
 #include "store/name.h"
 #include "store/publish.h"
@@ -31,6 +32,7 @@ struct save_op {
     int64_t commits_ever;
     uint64_t load_counter;
     bool parent_match;
+    struct core_loan loan; /* while the files are written */
     /* afterwards */
     struct publish_result result;
     bool identity_set;
