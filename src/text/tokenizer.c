@@ -176,7 +176,7 @@ static int on_word(void *arg, const char *word, size_t len, struct err *e)
         return token_list_append(c->out, slot->ids, (size_t)slot->n, e);
     if (word_ids(c, word, len, e) < 0)
         return -1;
-    if (slot)
+    if (slot && c->out->n > before)
         word_cache_fill(slot, &key, c->out->ids + before, c->out->n - before);
     return 0;
 }
