@@ -15,7 +15,7 @@ struct stream {
     const struct ckpt_source *source;
     int fd;
     bool direct;
-    size_t align; /* of lengths, while direct */
+    size_t align; /* what the reservation, and lengths while direct, are rounded up to */
 };
 
 static size_t round_up(size_t n, size_t to)
@@ -95,7 +95,7 @@ static int copy_and_write(void *arg, struct ring *r, struct err *e)
         if (write_block(s, b, e) < 0)
             return -1;
     }
-    if (s->direct && total % s->align && ftruncate(s->fd, (off_t)total) < 0)
+    if (total % s->align && ftruncate(s->fd, (off_t)total) < 0)
         return err_io(e, "cut the padding");
     return 0;
 }
