@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "db/db.h"
+#include "store/catalogue_impl.h"
 
 #define COLUMNS                                                                             \
     "id, name, source, repo_id, local_path, params, architecture, quantization, revision, " \
@@ -89,8 +89,8 @@ static int read_row(const struct db_stmt *q, struct model_row *out, struct err *
 }
 
 /* The lock is held. `text` NULL: the key is `id`. 1 found, 0 none. */
-static int find(struct db *d, const char *where, int64_t id, const char *text,
-                struct model_row *out, struct err *e)
+int catalogue_find_locked(struct db *d, const char *where, int64_t id, const char *text,
+                          struct model_row *out, struct err *e)
 {
     char sql[sizeof COLUMNS + 128];
     struct db_stmt q = {0};
@@ -117,7 +117,7 @@ static int get(struct db *d, const char *where, int64_t id, const char *text, st
 
     *out = (struct model_row){0};
     db_lock(d);
-    rc = find(d, where, id, text, out, e);
+    rc = catalogue_find_locked(d, where, id, text, out, e);
     db_unlock(d);
     if (rc == 0)
         return text ? err_set(e, ERR_NOT_FOUND, "no model \"%s\"", text)
@@ -185,8 +185,8 @@ void catalogue_list_release(struct model_row *rows, int n)
 
 /* ---- writing: the lock is held in functions that end in _locked ---- */
 
-static int find_id_locked(struct db *d, const char *sql, const char *a, const char *b, int64_t *id,
-                          struct err *e)
+int catalogue_find_id_locked(struct db *d, const char *sql, const char *a, const char *b,
+                             int64_t *id, struct err *e)
 {
     struct db_stmt q = {0};
     int rc;
@@ -211,17 +211,19 @@ static int find_clash_locked(struct db *d, const struct model_row *row, enum cat
 
     if (row->repo_id) {
         *clash = CATALOGUE_SAME_REPO;
-        rc = find_id_locked(d, "SELECT id FROM models WHERE repo_id = ? AND quantization = ?",
-                            row->repo_id, row->quantization, other, e);
+        rc = catalogue_find_id_locked(
+            d, "SELECT id FROM models WHERE repo_id = ? AND quantization = ?", row->repo_id,
+            row->quantization, other, e);
     }
     if (rc == 0 && row->local_path) {
         *clash = CATALOGUE_SAME_PATH;
-        rc = find_id_locked(d, "SELECT id FROM models WHERE local_path = ?", row->local_path, NULL,
-                            other, e);
+        rc = catalogue_find_id_locked(d, "SELECT id FROM models WHERE local_path = ?",
+                                      row->local_path, NULL, other, e);
     }
     if (rc == 0) {
         *clash = CATALOGUE_SAME_NAME;
-        rc = find_id_locked(d, "SELECT id FROM models WHERE name = ?", row->name, NULL, other, e);
+        rc = catalogue_find_id_locked(d, "SELECT id FROM models WHERE name = ?", row->name, NULL,
+                                      other, e);
     }
     if (rc == 0)
         *clash = CATALOGUE_NO_CLASH;
@@ -236,7 +238,7 @@ static void bind_int_or_null(struct db_stmt *q, int64_t v, int64_t null)
         db_bind_int(q, v);
 }
 
-static int insert_locked(struct db *d, struct model_row *row, struct err *e)
+int catalogue_insert_locked(struct db *d, struct model_row *row, struct err *e)
 {
     struct db_stmt q = {0};
     int rc;
@@ -277,7 +279,7 @@ static int insert_locked(struct db *d, struct model_row *row, struct err *e)
 }
 
 /* Ends a transaction that db_begin opened. */
-static int end(struct db *d, int rc, struct err *e)
+int catalogue_end(struct db *d, int rc, struct err *e)
 {
     if (rc == 0)
         return db_commit(d, e);
@@ -305,16 +307,16 @@ int catalogue_add(struct db *d, struct model_row *row, enum catalogue_clash *cla
     if (rc > 0)
         rc = err_set(e, ERR_CONFLICT, "model %lld has the same %s", (long long)id, clash_word(own));
     else if (rc == 0)
-        rc = insert_locked(d, row, e);
+        rc = catalogue_insert_locked(d, row, e);
     if (clash)
         *clash = own;
     if (other)
         *other = id;
-    return end(d, rc, e);
+    return catalogue_end(d, rc, e);
 }
 
 /* Runs q, which changes the row `id`; finishes it. */
-static int change_locked(struct db *d, struct db_stmt *q, int64_t id, struct err *e)
+int catalogue_change_locked(struct db *d, struct db_stmt *q, int64_t id, struct err *e)
 {
     int rc = db_step(q, e);
 
@@ -334,9 +336,9 @@ int catalogue_delete(struct db *d, int64_t id, struct err *e)
     rc = db_prepare(&q, d, "DELETE FROM models WHERE id = ?", e);
     if (rc == 0) {
         db_bind_int(&q, id);
-        rc = change_locked(d, &q, id, e);
+        rc = catalogue_change_locked(d, &q, id, e);
     }
-    return end(d, rc, e);
+    return catalogue_end(d, rc, e);
 }
 
 int catalogue_set_status(struct db *d, int64_t id, enum model_status status,
@@ -357,9 +359,9 @@ int catalogue_set_status(struct db *d, int64_t id, enum model_status status,
         db_bind_text(&q, error_message);
         db_bind_int(&q, now);
         db_bind_int(&q, id);
-        rc = change_locked(d, &q, id, e);
+        rc = catalogue_change_locked(d, &q, id, e);
     }
-    return end(d, rc, e);
+    return catalogue_end(d, rc, e);
 }
 
 int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e)
@@ -374,9 +376,9 @@ int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e)
         db_bind_int(&q, locked);
         db_bind_int(&q, clock_wall_ms());
         db_bind_int(&q, id);
-        rc = change_locked(d, &q, id, e);
+        rc = catalogue_change_locked(d, &q, id, e);
     }
-    return end(d, rc, e);
+    return catalogue_end(d, rc, e);
 }
 
 int catalogue_set_facts(struct db *d, const struct model_row *row, struct err *e)
@@ -399,120 +401,7 @@ int catalogue_set_facts(struct db *d, const struct model_row *row, struct err *e
         db_bind_int(&q, row->supports_embeddings);
         db_bind_int(&q, clock_wall_ms());
         db_bind_int(&q, row->id);
-        rc = change_locked(d, &q, row->id, e);
+        rc = catalogue_change_locked(d, &q, row->id, e);
     }
-    return end(d, rc, e);
-}
-
-/* ---- carrier rows ---- */
-
-static int rename_carrier_locked(struct db *d, int64_t id, const char *name, struct err *e)
-{
-    struct db_stmt q = {0};
-
-    if (db_prepare(&q, d, "UPDATE models SET name = ?, updated_ms = ? WHERE id = ?", e) < 0)
-        return -1;
-    db_bind_text(&q, name);
-    db_bind_int(&q, clock_wall_ms());
-    db_bind_int(&q, id);
-    return change_locked(d, &q, id, e);
-}
-
-static int add_carrier_locked(struct db *d, const char *name, const char *real_path, int64_t *id,
-                              struct err *e)
-{
-    /* The strings are only read. */
-    struct model_row row = {
-        .name = (char *)(uintptr_t)name,
-        .source = (char *)(uintptr_t) "local",
-        .local_path = (char *)(uintptr_t)real_path,
-        .quantization = (char *)(uintptr_t) "FP16",
-        .disk_size_mb = -1,
-        .estimated_memory_mb = -1,
-        .download_progress = 100,
-        .status = MODEL_READY,
-        .checkpoint = true,
-    };
-
-    if (insert_locked(d, &row, e) < 0)
-        return -1;
-    *id = row.id;
-    return 0;
-}
-
-static int carrier_locked(struct db *d, const char *name, const char *real_path, int64_t *id,
-                          bool *ordinary, struct err *e)
-{
-    struct model_row row = {0};
-    int64_t named = 0;
-    int found = find(d, "local_path = ?", 0, real_path, &row, e);
-    int rc = found;
-
-    if (rc >= 0)
-        rc = find_id_locked(d, "SELECT id FROM models WHERE name = ?", name, NULL, &named, e);
-    if (rc < 0)
-        goto done;
-    *ordinary = found && !row.checkpoint;
-    *id = found ? row.id : named;
-    if (*ordinary) {
-        rc = err_set(e, ERR_CONFLICT, "this directory is registered as model \"%s\"", row.name);
-    } else if (named && named != row.id) {
-        *id = named;
-        rc = err_set(e, ERR_CONFLICT, "the name \"%s\" belongs to model %lld", name,
-                     (long long)named);
-    } else if (found) {
-        rc = named ? 0 : rename_carrier_locked(d, row.id, name, e);
-    } else {
-        rc = add_carrier_locked(d, name, real_path, id, e);
-    }
-
-done:
-    model_row_release(&row);
-    return rc;
-}
-
-int catalogue_carrier(struct db *d, const char *name, const char *real_path, int64_t *id,
-                      bool *ordinary, struct err *e)
-{
-    *ordinary = false;
-    if (db_begin(d, e) < 0)
-        return -1;
-    return end(d, carrier_locked(d, name, real_path, id, ordinary, e), e);
-}
-
-/* ---- start-up ---- */
-
-static int mark_lost(struct db *d, const struct model_row *row, struct err *e)
-{
-    struct stat st;
-
-    if (!row->checkpoint || !row->local_path || row->status == MODEL_ERROR ||
-        (stat(row->local_path, &st) == 0 && S_ISDIR(st.st_mode)))
-        return 0;
-    return catalogue_set_status(d, row->id, MODEL_ERROR, "the checkpoint directory is gone", e);
-}
-
-int catalogue_start(struct db *d, struct err *e)
-{
-    struct model_row *rows = NULL;
-    int rc, n = 0;
-
-    if (db_begin(d, e) < 0)
-        return -1;
-    rc = db_exec(d,
-                 "UPDATE models SET status = 'ready', error_message = NULL WHERE status IN "
-                 "('loading', 'loaded')",
-                 e);
-    if (rc == 0)
-        rc = db_exec(d,
-                     "UPDATE models SET status = 'error', error_message = "
-                     "'the server stopped during the download' WHERE status = 'downloading'",
-                     e);
-    rc = end(d, rc, e);
-    if (rc == 0)
-        rc = catalogue_list(d, &rows, &n, e);
-    for (int i = 0; rc == 0 && i < n; i++)
-        rc = mark_lost(d, &rows[i], e);
-    catalogue_list_release(rows, n);
-    return rc;
+    return catalogue_end(d, rc, e);
 }
