@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/envelope.h"
+#include "api/millm/routes.h"
 #include "api/router.h"
 #include "base/buf.h"
 #include "base/json.h"
@@ -94,7 +95,8 @@ const char *api_refuse(void *arg, const char *raw_path, const struct http_refusa
 {
     json_t *o = strncmp(raw_path, "/v1/", 4) == 0 ? v1_body(f) : management_body(f);
 
-    (void)arg;
+    if (f->kind == HTTP_TOO_LARGE)
+        millm_note_too_large(arg, f);
     if (o)
         json_write(body, o);
     json_decref(o);

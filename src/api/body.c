@@ -8,14 +8,16 @@
 #include "http/request.h"
 
 /* A page of another site can send a body without this type and without asking first; with it, it
- * must ask. */
+ * must ask. It must also ask before it sends a token, so there a missing type does no harm. */
 static int declared_as_json(const struct http_req *req)
 {
     static const char json[] = "application/json";
     const char *type = http_req_header(req, "Content-Type");
     size_t n = sizeof json - 1;
 
-    return type && strncasecmp(type, json, n) == 0 && strchr("; \t", type[n]) != NULL;
+    if (!type)
+        return http_req_header(req, "Authorization") != NULL;
+    return strncasecmp(type, json, n) == 0 && strchr("; \t", type[n]) != NULL;
 }
 
 json_t *api_body_read(const struct http_req *req, struct err *e)

@@ -31,7 +31,8 @@ static void fill(struct http_call *call, enum http_refusal kind, size_t measured
                                    .status = status_of[kind],
                                    .message = message,
                                    .limit_bytes = call->body_limit,
-                                   .measured_bytes = measured};
+                                   .measured_bytes = measured,
+                                   .req = &call->req};
     struct buf body = {0};
     const char *type =
         c->refuse ? c->refuse(c->arg, call->req.raw_path, &f, &body) : plain_body(&f, &body);

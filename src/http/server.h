@@ -43,6 +43,7 @@ struct http_refusal_facts {
     int status;
     const char *message; /* one sentence */
     size_t limit_bytes, measured_bytes;
+    const struct http_req *req; /* method, path, headers, client, id; its body is not read */
 };
 typedef const char *http_refuse_fn(void *arg, const char *raw_path,
                                    const struct http_refusal_facts *f, struct buf *body);

@@ -21,8 +21,13 @@ json_t *health_object(struct service *s, const char *version)
 
 json_t *health_ready(struct service *s, const char *version, int *retry_after_s)
 {
-    bool ready = !state_torn(s);
+    struct served *served;
+    struct weights_state w;
+    bool ready;
 
+    state_read(s, &w, &served);
+    ready = w.condition != WEIGHTS_TORN && (served || !w.loading_row);
+    served_unref(served);
     *retry_after_s = ready ? 0 : s->settings->retry_readiness_s;
     return object(s, version, ready ? "ready" : "not_ready");
 }

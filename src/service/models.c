@@ -21,6 +21,7 @@
 #include "service/row_load.h"
 #include "service/service.h"
 #include "service/times.h"
+#include "service/tokens.h"
 #include "service/weights.h"
 #include "store/catalogue.h"
 #include "tensor/weights.h"
@@ -418,6 +419,15 @@ int models_unload(struct service *s, int64_t id, json_t **data, struct refusal *
 done:
     model_row_release(&c.row);
     return op_end(&c.op, 200, rc, r);
+}
+
+int models_permit(struct service *s, const char *authorization, struct refusal *r)
+{
+    if (!s->settings->needs_token || tokens_find(s->tokens, authorization))
+        return 0;
+    return refuse(r, REFUSAL_UNAUTHORIZED,
+                  "This server listens beyond loopback, so a change of its models needs a token: "
+                  "Authorization: Bearer <token>.");
 }
 
 /* ---- start ---- */

@@ -25,6 +25,10 @@ int models_load(struct service *s, int64_t id, const json_t *body, const json_t 
                 json_t **data, struct refusal *r);
 int models_unload(struct service *s, int64_t id, json_t **data, struct refusal *r);
 
+/* Beyond loopback a change of the catalogue needs a token of any role: UNAUTHORIZED. 0 where the
+ * server listens on loopback only. */
+int models_permit(struct service *s, const char *authorization, struct refusal *r);
+
 /* AUTO_LOAD_MODEL at start: a row by id or name, or a checkpoint by name. Waits. */
 int models_auto_load(struct service *s, const char *which, struct refusal *r);
 

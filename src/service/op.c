@@ -91,6 +91,31 @@ int op_end(struct op *op, int status, int rc, const struct refusal *r)
     return rc;
 }
 
+void weights_note_too_large(struct service *s, const struct weights_req *req, const char *path)
+{
+    static const struct {
+        const char *path, *operation;
+    } routes[] = {
+        {"/api/weights/save", "weights_save"},
+        {"/api/weights/load", "weights_load"},
+        {"/api/weights/attach", "weights_attach"},
+        {"/api/weights/detach", "weights_detach"},
+        {"/api/weights/quiesce", "weights_quiesce"},
+        {"/api/weights/resume", "weights_resume"},
+        {"/api/weights/commit-begin", "weights_commit_begin"},
+        {"/api/weights/commit-end", "weights_commit_end"},
+    };
+    struct refusal r = {.code = REFUSAL_PAYLOAD_TOO_LARGE};
+    struct op op;
+
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (strcmp(path, routes[i].path) == 0) {
+            op_begin(&op, s, req, routes[i].operation);
+            op.owner = tokens_find(s->tokens, req->authorization);
+            op_end(&op, 413, -1, &r);
+        }
+}
+
 /* ---- shared checks ---- */
 
 int check_token(void *ctx, struct refusal *r)

@@ -42,8 +42,8 @@ struct settings {
     int max_concurrent; /* request slots */
     int max_pending;
     bool continuous_batching;
-    int threads;       /* 0: all */
-    int64_t kv_mb;     /* 0: a quarter of what is free after the load */
+    int threads;   /* 0: all */
+    int64_t kv_mb; /* 0: a quarter of what is free after the load */
     int max_images;
     bool fast_numerics;  /* CAIRN_NUMERICS=fast */
     const char *kernels; /* CAIRN_KERNELS: "" the best of this CPU, else the name of a table */

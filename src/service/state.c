@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "engine/engine.h"
+#include "engine/image.h"
 #include "service/audit.h"
 #include "service/service.h"
 
@@ -275,6 +276,20 @@ static int64_t tick_commit(struct service *s, int64_t now)
     return 0;
 }
 
+/* A client that cuts a POSIX arena short has destroyed weights, whatever state they were in. */
+static void tick_damage(struct service *s)
+{
+    const struct image *im = engine_resident(s->engine);
+    struct weights_state *w = s->weights;
+
+    if (!im || w->condition == WEIGHTS_TORN || !image_damaged(im))
+        return;
+    w->condition = WEIGHTS_TORN;
+    audit_event(s, "weights_torn");
+    log_ev(LOG_ERROR, "weights_torn", "identity=%s why=arena_cut_short", w->attachment.identity);
+    state_changed(s);
+}
+
 int64_t state_tick(struct engine *en, void *service)
 {
     struct service *s = service;
@@ -282,6 +297,7 @@ int64_t state_tick(struct engine *en, void *service)
     int64_t next = tick_attachment(s, now);
 
     (void)en;
+    tick_damage(s);
     next = earlier(next, tick_hold(s, now));
     return earlier(next, tick_commit(s, now));
 }

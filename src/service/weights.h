@@ -33,6 +33,10 @@ weights_route_fn weights_attach, weights_detach, weights_heartbeat;
 weights_route_fn weights_quiesce, weights_resume, weights_commit_begin, weights_commit_end;
 weights_route_fn weights_save, weights_load;
 
+/* The audit line of a call whose body was too large to be read; other paths than those of protected
+ * routes leave none. Does not ask the engine thread. */
+void weights_note_too_large(struct service *s, const struct weights_req *req, const char *path);
+
 /* Open to everybody, not audited. */
 int weights_lineage(struct service *s, json_t **data, struct refusal *r);
 json_t *weights_status(struct service *s); /* owned; NULL: out of memory */

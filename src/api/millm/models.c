@@ -3,14 +3,21 @@
 
 #include "api/envelope.h"
 #include "api/millm/routes.h"
+#include "http/request.h"
 #include "service/refusal.h"
+
+/* 0, or -1 with *r: the caller may not change the catalogue. */
+static int permitted(struct api_call *call, struct refusal *r)
+{
+    return models_permit(call->api->service, http_req_header(call->req, "Authorization"), r);
+}
 
 static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
 {
     if (rc == 0)
         api_ok(call, status, data);
     else
-        api_fail(call, r);
+        millm_fail(call, r);
     refusal_clear(r);
 }
 
@@ -27,10 +34,11 @@ void millm_register_model(struct api_call *call)
 {
     json_t *body = NULL, *errors = NULL, *data = NULL;
     struct refusal r = {0};
-    int rc;
+    int rc = permitted(call, &r);
 
     api_body_object(call, 0, &body, &errors);
-    rc = models_register(call->api->service, body, errors, &data, &r);
+    if (rc == 0)
+        rc = models_register(call->api->service, body, errors, &data, &r);
     json_decref(body);
     json_decref(errors);
     answer(call, 202, rc, data, &r);
@@ -49,8 +57,10 @@ void millm_delete_model(struct api_call *call)
 {
     struct refusal r = {0};
     json_t *data = NULL;
-    int rc = models_delete(call->api->service, call->id, &data, &r);
+    int rc = permitted(call, &r);
 
+    if (rc == 0)
+        rc = models_delete(call->api->service, call->id, &data, &r);
     answer(call, 200, rc, data, &r);
 }
 
@@ -58,10 +68,11 @@ void millm_load_model(struct api_call *call)
 {
     json_t *body = NULL, *errors = NULL, *data = NULL;
     struct refusal r = {0};
-    int rc;
+    int rc = permitted(call, &r);
 
     api_body_object(call, 1, &body, &errors);
-    rc = models_load(call->api->service, call->id, body, errors, &data, &r);
+    if (rc == 0)
+        rc = models_load(call->api->service, call->id, body, errors, &data, &r);
     json_decref(body);
     json_decref(errors);
     answer(call, 202, rc, data, &r);
@@ -71,7 +82,9 @@ void millm_unload_model(struct api_call *call)
 {
     struct refusal r = {0};
     json_t *data = NULL;
-    int rc = models_unload(call->api->service, call->id, &data, &r);
+    int rc = permitted(call, &r);
 
+    if (rc == 0)
+        rc = models_unload(call->api->service, call->id, &data, &r);
     answer(call, 200, rc, data, &r);
 }

@@ -1,23 +1,28 @@
 /* api/millm/weights.c - /api/weights. What a route means and refuses: service/weights.h. */
 #include "service/weights.h"
 
-#include <stddef.h>
+#include <string.h>
 
 #include "api/envelope.h"
 #include "api/millm/routes.h"
 #include "http/request.h"
 #include "http/response.h"
+#include "http/server.h"
 #include "service/refusal.h"
 
-static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
+void millm_fail(struct api_call *call, const struct refusal *r)
 {
-    if (rc == 0) {
-        api_ok(call, status, data);
-        return;
-    }
     if (r->code == REFUSAL_UNAUTHORIZED)
         http_resp_header(call->resp, "WWW-Authenticate", "Bearer realm=\"weights\"");
     api_fail(call, r);
+}
+
+static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
+{
+    if (rc == 0)
+        api_ok(call, status, data);
+    else
+        millm_fail(call, r);
     refusal_clear(r);
 }
 
@@ -100,4 +105,17 @@ void millm_lineage(struct api_call *call)
 void millm_status(struct api_call *call)
 {
     api_ok(call, 200, weights_status(call->api->service));
+}
+
+void millm_note_too_large(struct api *api, const struct http_refusal_facts *f)
+{
+    struct weights_req req = {
+        .authorization = http_req_header(f->req, "Authorization"),
+        .attachment = http_req_header(f->req, "X-miLLM-Attachment"),
+        .request_id = f->req->request_id,
+        .client_addr = f->req->client,
+    };
+
+    if (strcmp(f->req->method, "POST") == 0)
+        weights_note_too_large(api->service, &req, f->req->raw_path);
 }
