@@ -1,6 +1,7 @@
 #include "engine/batch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -11,6 +12,8 @@
 #include "engine/served.h"
 #include "kernels/kernels.h"
 #include "model/kv_cache.h"
+
+enum { PREFIX_SHARE = 8 }; /* beginnings that are kept take at most this part of KV memory */
 
 struct batch *batch_new(struct engine *en, struct err *e)
 {
@@ -64,23 +67,48 @@ static int positions_of(const struct sequence *s)
     return s->n_prompt + (s->max_new > 0 ? s->max_new - 1 : 0);
 }
 
-/* A new, empty sequence in s->kv with room for `positions`. Runners share one budget. */
-static int promise(struct batch *b, struct sequence *s, int positions)
+/* Runners share one budget. */
+static bool is_within_budget(const struct batch *b, const struct runner *r, int blocks)
 {
-    struct runner *r = s->gen->runner;
-    size_t taken = (size_t)blocks_of(positions) * kv_cache_block_bytes(r->kv);
-    struct err e = {0};
+    size_t taken = (size_t)(blocks > 0 ? blocks : 0) * kv_cache_block_bytes(r->kv);
 
     for (const struct runner *other = b->engine->runners; other; other = other->next)
         taken += runner_kv_promised(other);
-    if (taken > engine_kv_budget(b->engine))
-        return -1;
-    s->kv = kv_seq_new(r->kv, &e);
-    if (s->kv && kv_seq_reserve(s->kv, positions, &e) == 0)
+    return taken <= engine_kv_budget(b->engine);
+}
+
+/* s->kv with room for `positions`: what is known of the prompt, or empty. */
+static int promise_once(struct batch *b, struct sequence *s, int positions, bool known)
+{
+    struct gen *g = s->gen;
+    struct runner *r = g->runner;
+    struct err e = {0};
+
+    s->kv = known ? prefix_find(&r->prefixes, g->image->epoch, s->tokens, s->n_prompt) : NULL;
+    if (!s->kv)
+        s->kv = kv_seq_new(r->kv, &e);
+    if (s->kv && is_within_budget(b, r, blocks_of(positions) - blocks_of(kv_seq_length(s->kv))) &&
+        kv_seq_reserve(s->kv, positions, &e) == 0)
         return 0;
     kv_seq_free(s->kv);
     s->kv = NULL;
     return -1;
+}
+
+static bool evict_any(struct engine *en)
+{
+    for (struct runner *r = en->runners; r; r = r->next)
+        if (prefix_evict(&r->prefixes))
+            return true;
+    return false;
+}
+
+static int promise(struct batch *b, struct sequence *s, int positions, bool known)
+{
+    while (promise_once(b, s, positions, known) < 0)
+        if (!evict_any(b->engine))
+            return -1;
+    return 0;
 }
 
 /* The sequence that is computing the same prompt, or NULL. Scores are told while it does, so a
@@ -117,7 +145,9 @@ static int start_sequence(struct batch *b, struct sequence *s)
     struct sequence *leader = find_leader(s);
     int shared = leader ? s->n_prompt / KV_BLOCK * KV_BLOCK : 0;
 
-    if (b->n_active >= ACTIVE_MAX || promise(b, s, positions_of(s) - shared) < 0)
+    bool known = !leader && !s->gen->spec.prompt_logprobs; /* scores need every row */
+
+    if (b->n_active >= ACTIVE_MAX || promise(b, s, positions_of(s) - shared, known) < 0)
         return -1;
     if (fill_history(s) < 0) {
         sequence_release(s);
@@ -198,10 +228,35 @@ enum batch_answer batch_take(struct batch *b, struct gen *g)
     return BATCH_TAKEN;
 }
 
+/* What the sequence has computed may be the beginning of the next one, unless its weights are on
+ * their way out. */
+static void leave_prefix(struct batch *b, const struct sequence *s)
+{
+    const struct gen *g = s->gen;
+    struct engine *en = b->engine;
+    int n = s->kv ? kv_seq_length(s->kv) : 0;
+    int n_made = n > s->n_prompt ? n - s->n_prompt : 0;
+
+    if (n < KV_BLOCK || g->image != en->resident || en->gate != GATE_OPEN || (n_made && !s->made))
+        return;
+    int32_t *tokens = malloc((size_t)n * sizeof *tokens);
+
+    if (!tokens)
+        return;
+    memcpy(tokens, s->tokens, (size_t)(n - n_made) * sizeof *tokens);
+    if (n_made)
+        memcpy(tokens + s->n_prompt, s->made, (size_t)n_made * sizeof *tokens);
+    prefix_keep(&g->runner->prefixes, g->image->epoch, tokens, n, s->kv,
+                engine_kv_budget(en) / PREFIX_SHARE);
+    free(tokens);
+}
+
 static void let_sequence_go(struct batch *b, struct sequence *s)
 {
     if (s->state == SEQ_DONE)
         return;
+    if (s->state == SEQ_PREFILL || s->state == SEQ_DECODE)
+        leave_prefix(b, s);
     if (s->state != SEQ_PENDING)
         b->n_active--;
     sequence_release(s);

@@ -265,6 +265,7 @@ void engine_set_resident(struct engine *en, struct image *im, struct served *s)
     struct err e = {0}; /* no memory now: admission tries again, and says so */
 
     en->resident_runner = im ? runner_get(en, &im->model->config, &e) : NULL;
+    runners_drop_prefixes(en);
     if (im && old && im != old)
         image_bank_keep_spare(en->bank);
     pthread_mutex_lock(&en->lock);
@@ -289,6 +290,8 @@ void engine_set_served(struct engine *en, struct served *s)
 
 void engine_set_gate(struct engine *en, enum engine_gate g)
 {
+    if (g != GATE_OPEN)
+        runners_drop_prefixes(en);
     pthread_mutex_lock(&en->lock);
     en->gate = g;
     en->poked = true; /* from a tick: who is refused is told in this turn or the next */

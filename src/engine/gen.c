@@ -164,7 +164,9 @@ struct gen *gen_ref(struct gen *g)
 void sequence_release(struct sequence *s)
 {
     kv_seq_free(s->kv);
+    free(s->made);
     s->kv = NULL;
+    s->made = NULL;
     s->leader = NULL;
     sample_history_release(&s->history);
 }

@@ -40,7 +40,9 @@ struct sequence {
     struct sequence *leader; /* SEQ_FOLLOWING */
     int max_new;             /* max_tokens, cut to what the model's context leaves */
     int n_new;
-    int32_t next; /* SEQ_DECODE: the token that the next step feeds */
+    int32_t next;  /* SEQ_DECODE: the token that the next step feeds */
+    int32_t *made; /* the n_new tokens; NULL: there was no memory to remember them */
+    int made_size;
     struct sample_history history;
 };
 

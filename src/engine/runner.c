@@ -77,6 +77,7 @@ static void runner_free(struct runner *r)
 {
     if (!r)
         return;
+    prefix_drop(&r->prefixes);
     kv_cache_free(r->kv);
     logits_free(r->logits);
     forward_free(r->forward);
@@ -105,6 +106,8 @@ static struct runner *runner_new(struct engine *en, const struct model_config *c
     r->kv = kv_cache_new(c, engine_kv_budget(en), e);
     if (!r->kv || make_buffers(r, pool_workers(en->pool), e) < 0)
         goto fail;
+    r->prefixes.whole = c->n_conv_layers > 0;
+    r->prefixes.block_bytes = kv_cache_block_bytes(r->kv);
     return r;
 
 fail:
@@ -146,4 +149,10 @@ size_t runner_kv_promised(const struct runner *r)
     int64_t free_blocks = kv_cache_free_positions(r->kv) / KV_BLOCK;
 
     return (size_t)(kv_cache_blocks(r->kv) - free_blocks) * kv_cache_block_bytes(r->kv);
+}
+
+void runners_drop_prefixes(struct engine *en)
+{
+    for (struct runner *r = en->runners; r; r = r->next)
+        prefix_drop(&r->prefixes);
 }

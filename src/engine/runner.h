@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/prefix.h"
 #include "model/config.h"
 
 struct engine;
@@ -36,6 +37,7 @@ struct runner {
     struct forward *forward;
     struct logits *logits;
     struct kv_cache *kv;
+    struct prefix_cache prefixes;
     struct step_clock clock;
     float *hidden; /* [FORWARD_ROWS_MAX, H] */
     float *full;   /* [ACTIVE_MAX, vocab]: addresses only, touched by rows that are sampled */
@@ -63,6 +65,9 @@ static inline void *runner_sample_scratch(const struct runner *r, int worker)
 
 /* Bytes of KV memory that sequences hold or have been promised. */
 size_t runner_kv_promised(const struct runner *r);
+
+/* Forgets what sequences have left behind: the weights are about to change. */
+void runners_drop_prefixes(struct engine *en);
 
 /* Rows of prefill that the next step may take beside `decoding` rows of decode. */
 int step_clock_chunk(const struct step_clock *c, int decoding);

@@ -9,6 +9,7 @@
 #include "engine/engine_impl.h"
 #include "engine/image.h"
 #include "engine/image_bank.h"
+#include "engine/runner.h"
 #include "tensor/weights.h"
 
 enum { PIECE = 1 << 20 }; /* a writer waits at most for the copy of one piece */
@@ -120,6 +121,7 @@ int snapshot_detach_all(struct engine *e, const struct image *im, struct err *er
 {
     int rc = 0;
 
+    runners_drop_prefixes(e); /* the writer changes what they were computed from */
     pthread_mutex_lock(&e->snapshot_lock);
     for (struct snapshot *s = e->snapshots; s && rc == 0; s = s->next) {
         if (s->image != im)

@@ -319,6 +319,24 @@ static bool is_stop(const struct gen_spec *spec, int32_t token)
     return false;
 }
 
+/* For the sequence that begins where this one ends (prefix.h). Without memory it goes on without.
+ */
+static void remember(struct sequence *s, int32_t token)
+{
+    if (s->n_new == s->made_size) {
+        int size = s->made_size ? 2 * s->made_size : 64;
+        int32_t *bigger =
+            s->n_new == 0 || s->made ? realloc(s->made, (size_t)size * sizeof *bigger) : NULL;
+
+        if (!bigger)
+            free(s->made);
+        s->made = bigger;
+        s->made_size = size;
+    }
+    if (s->made)
+        s->made[s->n_new] = token;
+}
+
 static void accept_token(struct batch *b, const struct pick *p)
 {
     struct sequence *s = p->sequence;
@@ -327,6 +345,7 @@ static void accept_token(struct batch *b, const struct pick *p)
 
     s->state = SEQ_DECODE;
     s->next = p->token;
+    remember(s, p->token);
     s->n_new++;
     if (sample_needs_history(&s->params) &&
         sample_history_add(&s->history, p->token, true, &e) < 0) {
