@@ -13,30 +13,6 @@ enum { CODE_POINTS = 0x110000, PAGES = CODE_POINTS >> 8 };
 /* Each run of one class is one match; its group says which. */
 static const char class_pattern[] = "(\\p{L}+)|(\\p{N}+)|(\\p{White_Space}+)";
 
-static unsigned put_utf8(char *to, uint32_t cp)
-{
-    if (cp < 0x80) {
-        to[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        to[0] = (char)(0xc0 | cp >> 6);
-        to[1] = (char)(0x80 | (cp & 63));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        to[0] = (char)(0xe0 | cp >> 12);
-        to[1] = (char)(0x80 | (cp >> 6 & 63));
-        to[2] = (char)(0x80 | (cp & 63));
-        return 3;
-    }
-    to[0] = (char)(0xf0 | cp >> 18);
-    to[1] = (char)(0x80 | (cp >> 12 & 63));
-    to[2] = (char)(0x80 | (cp >> 6 & 63));
-    to[3] = (char)(0x80 | (cp & 63));
-    return 4;
-}
-
 static bool is_surrogate(uint32_t cp)
 {
     return cp >= 0xd800 && cp < 0xe000;
@@ -102,7 +78,7 @@ static int fill_pages(struct char_classes *cc, pcre2_code *re, pcre2_match_data 
 
         for (uint32_t cp = i << 8; cp < (i + 1) << 8 && !is_empty_plane(i >> 8); cp++)
             if (!is_surrogate(cp))
-                len += put_utf8(text + len, cp);
+                len += utf8_encode(text + len, cp);
         if (is_empty_plane(i >> 8))
             memset(page, CC_OTHER, sizeof page);
         else if (classify_page(re, md, text, len, page) < 0)

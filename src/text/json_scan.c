@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "text/utf8.h"
 
 void json_scan_init(struct json_scan *s, const char *text, size_t len)
 {
@@ -54,30 +55,11 @@ static int hex4(struct json_scan *s, uint32_t *out)
     return 0;
 }
 
-static void add_code_point(struct buf *out, uint32_t cp)
-{
-    if (cp < 0x80) {
-        buf_add_char(out, (char)cp);
-        return;
-    }
-    if (cp < 0x800) {
-        buf_add_char(out, (char)(0xc0 | cp >> 6));
-    } else {
-        if (cp < 0x10000) {
-            buf_add_char(out, (char)(0xe0 | cp >> 12));
-        } else {
-            buf_add_char(out, (char)(0xf0 | cp >> 18));
-            buf_add_char(out, (char)(0x80 | (cp >> 12 & 63)));
-        }
-        buf_add_char(out, (char)(0x80 | (cp >> 6 & 63)));
-    }
-    buf_add_char(out, (char)(0x80 | (cp & 63)));
-}
-
 /* After "\u": one unit, or a pair of surrogates; a lone one is refused. */
 static int unicode_escape(struct json_scan *s, struct buf *out)
 {
     uint32_t cp, low;
+    char bytes[4];
 
     if (hex4(s, &cp) < 0)
         return -1;
@@ -91,7 +73,7 @@ static int unicode_escape(struct json_scan *s, struct buf *out)
     } else if (cp >= 0xdc00 && cp < 0xe000) {
         return -1;
     }
-    add_code_point(out, cp);
+    buf_add(out, bytes, utf8_encode(bytes, cp));
     return 0;
 }
 

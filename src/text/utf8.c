@@ -60,6 +60,30 @@ size_t utf8_check(const char *text, size_t n)
     return n;
 }
 
+unsigned utf8_encode(char to[4], uint32_t cp)
+{
+    if (cp < 0x80) {
+        to[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        to[0] = (char)(0xc0 | cp >> 6);
+        to[1] = (char)(0x80 | (cp & 63));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        to[0] = (char)(0xe0 | cp >> 12);
+        to[1] = (char)(0x80 | (cp >> 6 & 63));
+        to[2] = (char)(0x80 | (cp & 63));
+        return 3;
+    }
+    to[0] = (char)(0xf0 | cp >> 18);
+    to[1] = (char)(0x80 | (cp >> 12 & 63));
+    to[2] = (char)(0x80 | (cp >> 6 & 63));
+    to[3] = (char)(0x80 | (cp & 63));
+    return 4;
+}
+
 void utf8_append_lossy(struct buf *out, const char *bytes, size_t n)
 {
     size_t from = 0;

@@ -13,6 +13,7 @@
 #include "text/char_class.h"
 #include "text/normalize.h"
 #include "text/pretoken.h"
+#include "text/utf8.h"
 
 #include "base/buf.h"
 
@@ -200,29 +201,6 @@ static int note_found(void *arg, const char *text, size_t len, struct err *e)
     return 0;
 }
 
-static size_t put_utf8(char *to, uint32_t cp)
-{
-    size_t n = 0;
-
-    if (cp < 0x80) {
-        to[n++] = (char)cp;
-        return n;
-    }
-    if (cp < 0x800) {
-        to[n++] = (char)(0xc0 | cp >> 6);
-    } else {
-        if (cp < 0x10000) {
-            to[n++] = (char)(0xe0 | cp >> 12);
-        } else {
-            to[n++] = (char)(0xf0 | cp >> 18);
-            to[n++] = (char)(0x80 | (cp >> 12 & 63));
-        }
-        to[n++] = (char)(0x80 | (cp >> 6 & 63));
-    }
-    to[n++] = (char)(0x80 | (cp & 63));
-    return n;
-}
-
 static void white_space_is_the_unicode_property(void **state)
 {
     static const uint32_t spaces[] = {0x09,   0x0a,   0x0b,   0x0c,   0x0d,   0x20,   0x85,
@@ -267,7 +245,7 @@ static void the_class_of_every_character_is_that_of_pcre2(void **state)
 
         for (uint32_t cp = 0; cp < 0x110000; cp++)
             if (cp < 0xd800 || cp >= 0xe000)
-                len += put_utf8(text + len, cp);
+                len += utf8_encode(text + len, cp);
         assert_int_equal(pretoken_add_pattern(&p, patterns[want], 0, &e), 0);
         p.steps[0].keep_gaps = 0; /* only the matches */
         assert_int_equal(pretoken_words(&p, &cc, text, len, &w, note_found, &f, &e), 0);
@@ -364,7 +342,7 @@ static void nfc_of_every_character_equals_the_whole_text_at_once(void **state)
 
         if (cp >= 0xd800 && cp < 0xe000)
             continue;
-        n = put_utf8(c, cp);
+        n = utf8_encode(c, cp);
         buf_reset(&one);
         buf_add_str(&one, "\xe1\x84\x80"); /* leading jamo: composes with a vowel */
         buf_add(&one, c, n);
