@@ -79,6 +79,10 @@ $(B)/tests/%: tests/unit/%.c $$(call libs_for,$$(firstword $$(subst /, ,$$*)))
 	$(CC) $(CFLAGS) -Itests/unit $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	    -lcmocka $(LDLIBS)
 
+# This one lets every allocation fail once.
+$(B)/tests/tensor/test_no_memory: LDFLAGS += \
+    $(foreach f,malloc calloc realloc reallocarray strdup,-Wl,--wrap=$(f))
+
 # Every test program, at most TEST_SECONDS each; prints one line a program and the cmocka output of failures.
 TEST_SECONDS ?= 300
 check: $(TESTS)

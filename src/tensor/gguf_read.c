@@ -393,7 +393,9 @@ static int read_header(struct gguf *g, uint64_t *n_tensors, uint64_t *n_kv, stru
 {
     uint64_t version = 0;
 
-    if (g->file_bytes < 24 || need(g, 24, e) < 0 || memcmp(g->bytes, "GGUF", 4) != 0)
+    if (g->file_bytes >= 24 && need(g, 24, e) < 0)
+        return -1;
+    if (g->file_bytes < 24 || memcmp(g->bytes, "GGUF", 4) != 0)
         return err_set(e, ERR_FORMAT,
                        "not a GGUF file: it does not begin with \"GGUF\" and a header");
     g->at = 4;
