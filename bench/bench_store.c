@@ -1,9 +1,10 @@
-/* bench_store [DIR [MB [ROUNDS]]] - a save and a verified read beside what limits them, in one run.
+/* bench_store [--only limits|sha256] [--dir DIR] [--mb N] [--rounds N]
  *
- * Each round does in turn: SHA-256 of the bytes on one core, a direct write of the same bytes, a
- * whole save (publish: write + hash + sync + rename), and a verified read of what was saved. Prints
- * medians as "name value" lines; a ratio is taken round by round. Defaults: /var/tmp, 2357 MB, 5
- * rounds. */
+ * A save and a verified read beside what limits them, in one run. Each round does in turn: SHA-256
+ * of the bytes on one core, a copy with all cores, a direct write of the bytes, a whole save
+ * (publish: write + hash + sync + rename), and a verified read of what was saved. "limits" leaves
+ * out the last two, "sha256" all but the first. Prints medians as "name value" lines, speeds in
+ * GB/s; a ratio is taken round by round. Defaults: /var/tmp, 2357 MB, 5 rounds (1 with --only). */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,20 +16,27 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/pool.h"
 #include "base/sha256.h"
 #include "store/publish.h"
 #include "store/reader.h"
 
 enum { ROUNDS_MAX = 32, BLOCK = 16 << 20 };
 
+enum part { PART_SHA256, PART_LIMITS, PART_ALL };
+
 struct bench {
+    enum part part;
+    const char *parent;
+    int rounds;
     int dir_fd;
     unsigned char *bytes;
     size_t n;
+    struct pool *pool;
 };
 
 struct round {
-    double sha, write, save, verify; /* GB/s */
+    double sha, copy, write, save, verify; /* GB/s */
 };
 
 static int die(const char *what, const struct err *e)
@@ -65,6 +73,15 @@ static double time_sha(const struct bench *b, char hex[SHA256_HEX])
 
     sha256_hex_of(b->bytes, b->n, hex);
     return gbps(b, start);
+}
+
+/* One half onto the other: read n / 2, written n / 2. */
+static double time_copy(struct bench *b)
+{
+    int64_t start = clock_mono_ns();
+
+    pool_memcpy(b->pool, b->bytes + b->n / 2, b->bytes, b->n / 2);
+    return gbps(b, start) / 2;
 }
 
 static double time_write(const struct bench *b)
@@ -155,10 +172,15 @@ static struct round one_round(struct bench *b, int round)
 {
     char alone[SHA256_HEX], saved[SHA256_HEX], verified[SHA256_HEX];
     struct err e = {0};
-    struct round r;
+    struct round r = {0};
 
+    if (b->part != PART_SHA256) {
+        r.copy = time_copy(b);
+        r.write = time_write(b);
+    }
     r.sha = time_sha(b, alone);
-    r.write = time_write(b);
+    if (b->part != PART_ALL)
+        return r;
     r.save = time_save(b, round, saved);
     r.verify = time_verify(b, round, verified);
     if (strcmp(alone, saved) != 0 || strcmp(alone, verified) != 0)
@@ -181,44 +203,76 @@ static void print_median(const char *name, double *v, int n)
     printf("%s %.3f\n", name, n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2);
 }
 
-static void print_all(const struct round *r, int n)
+static void print_all(const struct bench *b, const struct round *r)
 {
-    double v[6][ROUNDS_MAX];
+    static const char *const names[] = {"sha256_gbs", "copy_gbs",   "write_gbs",   "save_gbs",
+                                        "verify_gbs", "save_ratio", "verify_ratio"};
+    const int last = b->part == PART_SHA256 ? 1 : b->part == PART_LIMITS ? 3 : 7;
+    double v[7][ROUNDS_MAX];
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < b->rounds; i++) {
         v[0][i] = r[i].sha;
-        v[1][i] = r[i].write;
-        v[2][i] = r[i].save;
-        v[3][i] = r[i].verify;
-        v[4][i] = r[i].save / (r[i].sha < r[i].write ? r[i].sha : r[i].write);
-        v[5][i] = r[i].verify / r[i].sha;
+        v[1][i] = r[i].copy;
+        v[2][i] = r[i].write;
+        v[3][i] = r[i].save;
+        v[4][i] = r[i].verify;
+        v[5][i] = r[i].save / (r[i].sha < r[i].write ? r[i].sha : r[i].write);
+        v[6][i] = r[i].verify / r[i].sha;
     }
-    print_median("sha256_gbps", v[0], n);
-    print_median("direct_write_gbps", v[1], n);
-    print_median("save_gbps", v[2], n);
-    print_median("verify_gbps", v[3], n);
-    print_median("save_ratio", v[4], n);
-    print_median("verify_ratio", v[5], n);
+    printf("bytes %zu\nrounds %d\n", b->n, b->rounds);
+    for (int i = 0; i < last; i++)
+        print_median(names[i], v[i], b->rounds);
+}
+
+static int usage(void)
+{
+    fprintf(stderr,
+            "usage: bench_store [--only limits|sha256] [--dir DIR] [--mb N] [--rounds N]\n");
+    return 2;
+}
+
+/* -1: not understood. */
+static int read_options(struct bench *b, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i += 2) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+
+        if (strcmp(name, "--dir") == 0 && *value)
+            b->parent = value;
+        else if (strcmp(name, "--mb") == 0)
+            b->n = (size_t)strtoul(value, NULL, 10) << 20;
+        else if (strcmp(name, "--rounds") == 0)
+            b->rounds = (int)strtol(value, NULL, 10);
+        else if (strcmp(name, "--only") == 0 && strcmp(value, "limits") == 0)
+            b->part = PART_LIMITS;
+        else if (strcmp(name, "--only") == 0 && strcmp(value, "sha256") == 0)
+            b->part = PART_SHA256;
+        else
+            return -1;
+    }
+    if (b->rounds == 0)
+        b->rounds = b->part == PART_ALL ? 5 : 1;
+    return b->n > 0 && b->rounds > 0 && b->rounds <= ROUNDS_MAX ? 0 : -1;
 }
 
 int main(int argc, char **argv)
 {
-    const char *parent = argc > 1 ? argv[1] : "/var/tmp";
-    int rounds = argc > 3 ? atoi(argv[3]) : 5;
+    struct bench b = {.part = PART_ALL, .parent = "/var/tmp", .n = (size_t)2357 << 20};
     struct round results[ROUNDS_MAX];
-    struct bench b = {.n = (size_t)(argc > 2 ? atoi(argv[2]) : 2357) << 20};
     char path[512];
     struct err e = {0};
 
-    if (rounds < 1 || rounds > ROUNDS_MAX || b.n == 0 || !(b.bytes = make_bytes(b.n)))
-        die("usage: bench_store [DIR [MB [ROUNDS]]]", &e);
-    snprintf(path, sizeof path, "%s/cairn-bench-XXXXXX", parent);
+    if (read_options(&b, argc, argv) < 0)
+        return usage();
+    snprintf(path, sizeof path, "%s/cairn-bench-XXXXXX", b.parent);
+    if (!(b.bytes = make_bytes(b.n)) || !(b.pool = pool_new(0, &e)))
+        die("get memory", &e);
     if (!mkdtemp(path) || (b.dir_fd = fs_open_dir(path, &e)) < 0)
         die("make a directory", &e);
-    for (int i = 0; i < rounds; i++)
+    for (int i = 0; i < b.rounds; i++)
         results[i] = one_round(&b, i);
     rmdir(path);
-    printf("bytes %zu\nrounds %d\n", b.n, rounds);
-    print_all(results, rounds);
+    print_all(&b, results);
+    pool_free(b.pool);
     return 0;
 }
