@@ -21,6 +21,7 @@ static const double NO_BLOCK_WEIGHT = 1e-40;
 struct candidate {
     float y; /* (logit - max) / temperature, <= 0 */
     int32_t token;
+    double weight; /* exp(y), where the cut looks at mass */
 };
 
 /* Scratch of one call. */
@@ -201,22 +202,16 @@ static bool ranks_before(const struct candidate *a, const struct candidate *b)
     return a->y > b->y || (a->y == b->y && a->token < b->token);
 }
 
-static void sift_down(struct candidate *c, int n, int at)
+static void swap(struct candidate *a, struct candidate *b)
 {
-    struct candidate moving = c[at];
+    struct candidate t = *a;
 
-    for (int child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && ranks_before(&c[child + 1], &c[child]))
-            child++;
-        if (!ranks_before(&c[child], &moving))
-            break;
-        c[at] = c[child];
-    }
-    c[at] = moving;
+    *a = *b;
+    *b = t;
 }
 
-/* Every token at least as likely as `floor` says; *mass is their share of the total. */
-static int gather(const struct work *w, int vocab, float floor, double *mass)
+/* Every token at least as likely as `floor` says; *mass is their share of the total, when asked. */
+static int gather(const struct work *w, int vocab, float floor, bool weigh, double *mass)
 {
     int n = 0;
 
@@ -224,55 +219,112 @@ static int gather(const struct work *w, int vocab, float floor, double *mass)
     for (int i = 0; i < vocab; i++) {
         if (!(w->y[i] >= floor))
             continue;
-        w->cand[n++] = (struct candidate){w->y[i], i};
-        *mass += weight(w->y[i]);
+        w->cand[n] = (struct candidate){w->y[i], i, weigh ? weight(w->y[i]) : 0};
+        *mass += w->cand[n++].weight;
     }
     return n;
 }
 
+/* How much of the distribution is kept: at most `count` tokens, no more than needed for `mass`. */
+struct quota {
+    int count;
+    double mass;
+};
+
 /* Candidates that surely hold the kept set: the likeliest k, or mass p, or all down to min_p. */
-static int gather_enough(const struct work *w, const struct sample_params *p, int vocab, int k)
+static int gather_enough(const struct work *w, const struct sample_params *p, int vocab,
+                         const struct quota *q)
 {
     float limit = p->min_p > 0 ? logf(p->min_p) : NO_WEIGHT;
+    bool weigh = isfinite(q->mass);
 
     if (limit < NO_WEIGHT)
         limit = NO_WEIGHT;
     for (float floor = -4;; floor *= 2) {
         bool all = floor <= limit;
         double mass;
-        int n = gather(w, vocab, all ? limit : floor, &mass);
+        int n = gather(w, vocab, all ? limit : floor, weigh, &mass);
 
-        if (all || n >= k || (p->top_p < 1 && mass >= (double)p->top_p * w->total))
+        if (all || n >= q->count || mass >= q->mass)
             return n;
     }
 }
 
-/* Sorts out the kept set; it lies at the end of the candidates, likeliest last. */
+/* Moves the median of three to c[n - 1]. */
+static void choose_pivot(struct candidate *c, int n)
+{
+    struct candidate *a = &c[0], *b = &c[n / 2], *last = &c[n - 1];
+
+    if (ranks_before(b, a))
+        swap(a, b);
+    if (ranks_before(last, b))
+        swap(last, b);
+    if (ranks_before(b, a))
+        swap(a, b);
+    swap(b, last);
+}
+
+/* Those that rank before the pivot c[n - 1] go to the front; returns their number and mass. */
+static int partition(struct candidate *c, int n, double *mass)
+{
+    int front = 0;
+
+    *mass = 0;
+    for (int i = 0; i < n - 1; i++)
+        if (ranks_before(&c[i], &c[n - 1])) {
+            *mass += c[i].weight;
+            swap(&c[front++], &c[i]);
+        }
+    swap(&c[front], &c[n - 1]);
+    return front;
+}
+
+/* Brings the kept set to the front, in a fixed but not sorted order, and returns its size: a
+ * quickselect that looks for a share of the mass as well as for a number. At least one is kept. */
+static int select_kept(struct candidate *c, int n, struct quota q)
+{
+    int kept = 0, end = n;
+
+    while (kept < end) {
+        double mass;
+        int front;
+
+        choose_pivot(c + kept, end - kept);
+        front = partition(c + kept, end - kept, &mass);
+        if (front > 0 && (front >= q.count || mass >= q.mass)) {
+            end = kept + front;
+            continue;
+        }
+        q.count -= front + 1;
+        q.mass -= mass + c[kept + front].weight;
+        kept += front + 1;
+        if (q.count <= 0 || q.mass <= 0)
+            return kept;
+    }
+    return kept;
+}
+
 static int32_t draw_from_some(const struct work *w, const struct sample_params *p, int vocab,
                               double u)
 {
-    int k = p->top_k > 0 && p->top_k < vocab ? p->top_k : vocab;
-    int n = gather_enough(w, p, vocab, k), kept = 0;
-    double mass = 0, wanted = p->top_p < 1 ? (double)p->top_p * w->total : INFINITY, left;
+    struct quota q = {
+        .count = p->top_k > 0 && p->top_k < vocab ? p->top_k : vocab,
+        .mass = p->top_p < 1 ? (double)p->top_p * w->total : INFINITY,
+    };
+    int kept = select_kept(w->cand, gather_enough(w, p, vocab, &q), q);
+    double mass = 0, left;
 
-    for (int at = n / 2 - 1; at >= 0; at--)
-        sift_down(w->cand, n, at);
-    while (kept < n && kept < k && (kept == 0 || mass < wanted)) {
-        struct candidate best = w->cand[0];
-        int last = n - 1 - kept++;
-
-        w->cand[0] = w->cand[last];
-        w->cand[last] = best;
-        sift_down(w->cand, last, 0);
-        mass += weight(best.y);
+    for (int i = 0; i < kept; i++) {
+        w->cand[i].weight = weight(w->cand[i].y);
+        mass += w->cand[i].weight;
     }
     left = u * mass;
-    for (int i = n - 1; i > n - kept; i--) {
-        left -= weight(w->cand[i].y);
+    for (int i = 0; i < kept - 1; i++) {
+        left -= w->cand[i].weight;
         if (left < 0)
             return w->cand[i].token;
     }
-    return w->cand[n - kept].token;
+    return w->cand[kept - 1].token;
 }
 
 int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
