@@ -37,7 +37,7 @@ struct http_server {
     atomic_uint_fast64_t requests_total;
 };
 
-enum call_phase { CALL_NEW, CALL_READING, CALL_RUNNING, CALL_READY, CALL_SENT };
+enum call_phase { CALL_NEW, CALL_READING, CALL_COMPLETE, CALL_RUNNING, CALL_READY, CALL_SENT };
 
 struct http_resp {
     int status;

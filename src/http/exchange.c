@@ -145,7 +145,12 @@ enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *c, const c
         *upload_len = n;
         return on_head(call, method, version);
     case CALL_READING:
-        return n ? on_body(call, upload, n) : dispatch(call);
+        if (n)
+            return on_body(call, upload, n);
+        call->phase = CALL_COMPLETE;
+        break; /* called again at once; see call.h */
+    case CALL_COMPLETE:
+        return dispatch(call);
     case CALL_READY:
         return send_answer(call);
     case CALL_RUNNING:

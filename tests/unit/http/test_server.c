@@ -481,6 +481,28 @@ static void a_half_closed_client_gets_its_answer(void **state)
     buf_release(&got);
 }
 
+static void many_half_closed_clients_at_once_get_their_answers(void **state)
+{
+    struct fixture *f = *state;
+    static int fds[200];
+
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 200; i++) {
+            fds[i] = wire_connect(f->port);
+            wire_say(fds[i], "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nok");
+            shutdown(fds[i], SHUT_WR);
+        }
+        for (int i = 0; i < 200; i++) {
+            struct buf got = {0};
+
+            wire_read_all(fds[i], &got);
+            assert_int_equal(wire_status(buf_str(&got)), 200);
+            close(fds[i]);
+            buf_release(&got);
+        }
+    }
+}
+
 static void a_client_that_half_closes_and_then_leaves_is_seen(void **state)
 {
     struct fixture *f = *state;
@@ -653,6 +675,7 @@ int main(void)
         T(a_reset_is_seen_while_the_handler_runs),
         T(a_plain_close_is_seen_while_the_handler_runs),
         T(a_half_closed_client_gets_its_answer),
+        T(many_half_closed_clients_at_once_get_their_answers),
         T(a_client_that_half_closes_and_then_leaves_is_seen),
         T(fifty_streams_that_are_reset_leave_nothing_behind),
         T(a_header_that_never_ends_is_closed),
