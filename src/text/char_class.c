@@ -78,7 +78,7 @@ static int fill_pages(struct char_classes *cc, pcre2_code *re, pcre2_match_data 
 
         for (uint32_t cp = i << 8; cp < (i + 1) << 8 && !is_empty_plane(i >> 8); cp++)
             if (!is_surrogate(cp))
-                len += utf8_encode(text + len, cp);
+                len += utf8_put(text + len, cp);
         if (is_empty_plane(i >> 8))
             memset(page, CC_OTHER, sizeof page);
         else if (classify_page(re, md, text, len, page) < 0)

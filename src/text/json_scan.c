@@ -73,7 +73,7 @@ static int unicode_escape(struct json_scan *s, struct buf *out)
     } else if (cp >= 0xdc00 && cp < 0xe000) {
         return -1;
     }
-    buf_add(out, bytes, utf8_encode(bytes, cp));
+    buf_add(out, bytes, utf8_put(bytes, cp));
     return 0;
 }
 

@@ -60,7 +60,7 @@ size_t utf8_check(const char *text, size_t n)
     return n;
 }
 
-unsigned utf8_encode(char to[4], uint32_t cp)
+unsigned utf8_put(char to[4], uint32_t cp)
 {
     if (cp < 0x80) {
         to[0] = (char)cp;

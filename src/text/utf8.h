@@ -23,7 +23,7 @@ size_t utf8_check(const char *text, size_t n);
 void utf8_append_lossy(struct buf *out, const char *bytes, size_t n);
 
 /* The bytes of a code point (no surrogate, at most U+10FFFF) into to; their number. */
-unsigned utf8_encode(char to[4], uint32_t cp);
+unsigned utf8_put(char to[4], uint32_t cp);
 
 /* Code point at p, which is well-formed; *len gets its bytes. */
 static inline uint32_t utf8_decode(const unsigned char *p, unsigned *len)
