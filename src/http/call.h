@@ -1,9 +1,13 @@
 /* http/call.h - inside of the room: one exchange, its connection and the server that owns both.
  *
- * Life of a call: NEW (request line) -> READING (body) -> RUNNING (connection parked, handler on a
- * pool thread) -> READY (resumed, the answer leaves). It is counted: one reference each for the
- * connection (until the library says completed), the handler (until it returned), a stream (until
- * http_stream_end) and the library's response that reads the stream.
+ * Life of a call: NEW (request line) -> READING (body) -> COMPLETE -> RUNNING (connection parked,
+ * handler on a pool thread) -> READY (resumed, the answer leaves). COMPLETE lets the library leave
+ * its reading state: a connection that is parked while reading is read again when it is resumed,
+ * and the end of a half-closed client's data would end it there, without an answer.
+ *
+ * A call is counted: one reference each for the connection (until the library says completed), the
+ * handler (until it returned), a stream (until http_stream_end) and the library's response that
+ * reads the stream.
  *
  * Locks: conns' lock covers the list of connections and what the watcher does to their calls;
  * call->lock covers the gone function and the stream's bytes. Order: conns, call, then the
