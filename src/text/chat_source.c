@@ -94,6 +94,8 @@ struct chat_source *chat_source_new(const json_t *config, const char *jinja, str
     if (rc == 0 && s->special.failed)
         rc = err_nomem(e);
     if (rc < 0) {
+        if (e->code == ERR_ARG) /* a file is wrong, not the caller */
+            e->code = ERR_FORMAT;
         chat_source_unref(s);
         return NULL;
     }

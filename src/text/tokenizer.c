@@ -82,6 +82,8 @@ static struct tokenizer *from_text(const char *json, size_t len, const json_t *c
     tokenizer_text_release(&text);
     if (rc < 0) {
         err_wrap(e, "tokenizer.json");
+        if (e->code == ERR_ARG) /* the file is wrong, not the caller */
+            e->code = ERR_FORMAT;
         tokenizer_unref(t);
         return NULL;
     }

@@ -307,6 +307,99 @@ static void named_templates_are_chosen_by_name_and_by_tools(void **state)
     chat_source_unref(s);
 }
 
+/* ---- sizes ---- */
+
+/* One message of n letters, as JSON text. */
+static char *big_messages(size_t n)
+{
+    static const char head[] = "[{\"role\":\"user\",\"content\":\"", tail[] = "\"}]";
+    char *text = malloc(n + sizeof head + sizeof tail);
+
+    assert_non_null(text);
+    memcpy(text, head, sizeof head - 1);
+    memset(text + sizeof head - 1, 'x', n);
+    memcpy(text + sizeof head - 1 + n, tail, sizeof tail);
+    return text;
+}
+
+static void a_large_request_goes_through_and_a_larger_one_is_refused(void **state)
+{
+    struct buf out = {0};
+    struct err e = {0};
+    char *fits = big_messages(7 << 20), *beyond = big_messages(CHAT_INPUT_MAX);
+
+    assert_int_equal(render(*state, "{{ messages[0].content | length }}", fits, NULL, &out, &e), 0);
+    assert_string_equal(buf_str(&out), "7340032");
+    assert_int_equal(render(*state, "x", beyond, NULL, &out, &e), -1);
+    assert_int_equal(e.code, ERR_ARG);
+    buf_reset(&out);
+    assert_int_equal(render(*state, "{{ 'y' * 1048576 }}", hello, NULL, &out, &e), 0);
+    assert_int_equal(out.len, CHAT_OUTPUT_MAX);
+    free(fits);
+    free(beyond);
+    buf_release(&out);
+}
+
+static void assert_no_source(const char *config_text, const char *jinja, const char *words)
+{
+    struct err e = {0};
+    json_t *config = config_text ? parse(config_text) : NULL;
+
+    assert_null(chat_source_new(config, jinja, &e));
+    assert_int_equal(e.code, ERR_FORMAT);
+    assert_non_null(strstr(e.msg, words));
+    json_decref(config);
+}
+
+static void sources_that_are_wrong_are_refused(void **state)
+{
+    char *big = malloc(CHAT_TEMPLATE_MAX + 2);
+
+    (void)state;
+    assert_non_null(big);
+    memset(big, 'x', CHAT_TEMPLATE_MAX + 1);
+    big[CHAT_TEMPLATE_MAX + 1] = '\0';
+    assert_no_source(NULL, big, "1048577 bytes");
+    assert_no_source(NULL, "\xff", "UTF-8");
+    assert_no_source("{\"chat_template\":7}", NULL, "neither");
+    assert_no_source("{\"chat_template\":[{\"name\":\"a\"}]}", NULL, "chat_template[0]");
+    free(big);
+}
+
+/* chat_template.jinja beside the configuration is the one that counts; sources are counted. */
+static void a_template_file_wins_over_the_configuration(void **state)
+{
+    char dir[] = "/tmp/cairn-chat-XXXXXX";
+    struct err e = {0};
+    struct chat_source *s, *again;
+    json_t *m = parse(hello);
+    struct chat_request r = {.messages = m};
+    struct buf out = {0};
+    int fd, file;
+
+    assert_non_null(mkdtemp(dir));
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    file = openat(fd, "chat_template.jinja", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_int_equal(write(file, "file", 4), 4);
+    close(file);
+    file = openat(fd, "tokenizer_config.json", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_int_equal(write(file, "{\"chat_template\":\"conf\"}", 24), 24);
+    close(file);
+    s = chat_source_open(fd, &e);
+    assert_non_null(s);
+    again = chat_source_ref(s);
+    chat_source_unref(s);
+    assert_int_equal(chat_render(*state, again, &r, &out, &e), 0);
+    assert_string_equal(buf_str(&out), "file");
+    chat_source_unref(again);
+    unlinkat(fd, "chat_template.jinja", 0);
+    unlinkat(fd, "tokenizer_config.json", 0);
+    close(fd);
+    rmdir(dir);
+    json_decref(m);
+    buf_release(&out);
+}
+
 /* ---- templates that misbehave ---- */
 
 static void what_a_template_raises_is_what_the_client_reads(void **state)
@@ -401,6 +494,20 @@ static long sum_over_children(const char *field, pid_t parent, pid_t *one)
     }
     closedir(d);
     return sum;
+}
+
+static void a_worker_can_be_started_before_it_is_needed(void **state)
+{
+    struct err e = {0};
+    struct chat_worker *w = chat_worker_new(&e);
+
+    (void)state;
+    assert_non_null(w);
+    assert_int_equal(chat_worker_warm(w, &e), 0);
+    assert_int_equal(chat_worker_warm(w, &e), 0); /* once is enough */
+    assert_renders(w, "x", "x");
+    chat_worker_free(w);
+    chat_worker_free(NULL);
 }
 
 static void a_worker_that_was_killed_is_started_again(void **state)
@@ -540,12 +647,16 @@ int main(void)
         cmocka_unit_test(the_last_message_can_be_left_open),
         cmocka_unit_test(the_space_of_an_open_message_stays_where_the_template_keeps_it),
         cmocka_unit_test(named_templates_are_chosen_by_name_and_by_tools),
+        cmocka_unit_test(a_large_request_goes_through_and_a_larger_one_is_refused),
+        cmocka_unit_test(sources_that_are_wrong_are_refused),
+        cmocka_unit_test(a_template_file_wins_over_the_configuration),
         cmocka_unit_test(what_a_template_raises_is_what_the_client_reads),
         cmocka_unit_test(a_template_with_an_error_says_where),
         cmocka_unit_test(a_template_that_reaches_out_of_the_sandbox_is_refused),
         cmocka_unit_test(a_template_without_end_is_stopped),
         cmocka_unit_test(a_template_that_allocates_without_end_is_stopped),
         cmocka_unit_test(a_template_that_prints_without_end_is_stopped),
+        cmocka_unit_test(a_worker_can_be_started_before_it_is_needed),
         cmocka_unit_test(a_worker_that_was_killed_is_started_again),
         cmocka_unit_test(a_rendering_process_is_behind_its_walls),
         cmocka_unit_test(a_template_keeps_nothing_between_two_renders),

@@ -438,6 +438,40 @@ static void bytes_without_a_piece_become_the_unknown_token_where_there_is_one(vo
         "unk_token");
 }
 
+/* ---- steps of the pre-tokenizer ---- */
+
+#define STEPS(list)                                                                              \
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"1\":2,\"-\":3,\"aa\":4,\"bb\":5," \
+    "\"11\":6,\"b1\":7,\"a-\":8},\"merges\":[\"a a\",\"b b\",\"1 1\",\"b 1\",\"a -\"]},"         \
+    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" list                          \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}}"
+
+static void each_step_cuts_what_the_one_before_it_left(void **state)
+{
+    static const char *const text = "aa-b11b";
+
+    (void)state;
+    assert_encodes(STEPS(""), text, (const int32_t[]){4, 3, 1, 6, 1}, 5);
+    assert_encodes(STEPS("{\"type\":\"Digits\",\"individual_digits\":true},"), text,
+                   (const int32_t[]){4, 3, 1, 2, 2, 1}, 6);
+    assert_encodes(STEPS("{\"type\":\"Digits\"},"), "b11b1", (const int32_t[]){1, 6, 1, 2}, 4);
+    assert_encodes(
+        STEPS("{\"type\":\"Split\",\"pattern\":{\"String\":\"a-\"},\"behavior\":\"Isolated\"},"),
+        text, (const int32_t[]){0, 8, 1, 6, 1}, 5);
+    assert_encodes(
+        STEPS("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"-\"},\"behavior\":\"Removed\"},"), text,
+        (const int32_t[]){4, 1, 6, 1}, 4);
+    assert_encodes(
+        STEPS("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-]+\"},\"behavior\":\"Removed\","
+              "\"invert\":true},"),
+        text, (const int32_t[]){4, 3}, 2);
+    assert_refused(
+        STEPS(
+            "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"-\"},\"behavior\":\"MergedWithNext\"},"),
+        "MergedWithNext");
+    assert_refused(STEPS("{\"type\":\"Split\",\"behavior\":\"Isolated\"},"), "pattern");
+}
+
 /* ---- threads ---- */
 
 struct job {
@@ -517,6 +551,7 @@ int main(void)
         cmocka_unit_test(added_tokens_match_leftmost_then_longest),
         cmocka_unit_test(strip_flags_take_white_space_along),
         cmocka_unit_test(bytes_without_a_piece_become_the_unknown_token_where_there_is_one),
+        cmocka_unit_test(each_step_cuts_what_the_one_before_it_left),
         cmocka_unit_test(several_threads_share_one_tokenizer),
         cmocka_unit_test(special_ids_come_from_the_configuration),
     };
