@@ -16,12 +16,13 @@ enum {
     HALF = 8,             /* lanes of one register */
     TILE_ROWS = 3,        /* see above */
     TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
-    DIRECT_ROWS = 6,      /* up to here widening in registers beats a panel */
-    STRIP = 6,            /* rows of x that stay in the first cache for a whole panel */
+    DIRECT_ROWS = 12,     /* one tile: W is widened in registers, beyond in a panel */
+    STRIP = 6,            /* rows of x that stay in the first cache for a whole panel ... */
+    SHORT_K = 768,        /* ... when they are not longer than this; else one tile of rows */
     PANEL = 16,           /* rows of W in a panel */
-    K_BLOCK = 768,        /* 6 rows of x of this length are 18 KB */
+    K_BLOCK = 1536,       /* 3 rows of x of this length are 18 KB */
     ROW_BLOCK = 192,      /* rows of x that share a widened panel when lanes are carried */
-    PREFETCH = 8 * 1024,  /* bytes of W asked for ahead of their use */
+    PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
     CARRY = LANES * PANEL /* floats carried per row of x */
 };
 
@@ -44,28 +45,38 @@ INLINE __m256 sum_groups(const __m256 a[TILE_OUT])
                          _mm256_castpd_ps(_mm256_unpackhi_pd(u, v)));
 }
 
-INLINE __m128 load_bias(const struct linear_job *b, int j)
+INLINE __m128 load_bias(const struct linear_job *b, int j, int stride)
 {
     float v[TILE_OUT] = {0};
 
-    for (int i = 0; i < TILE_OUT && j + i < b->n1; i++)
-        v[i] = weight_f32(b->bias, b->w->dtype, (size_t)(j + i));
+    for (int i = 0; i < TILE_OUT && j + i * stride < b->n1; i++)
+        v[i] = weight_f32(b->bias, b->w->dtype, (size_t)(j + i * stride));
     return _mm_loadu_ps(v);
 }
 
-/* lo, hi: sum_groups of lanes 0-7 and 8-15; outputs j .. j+3, cut at n1, of one row. */
-INLINE void put_row(const struct linear_job *b, int row, int j, __m256 lo, __m256 hi)
+/* Four sums of one row to outputs j, j + stride, ...; those from n1 on do not exist. */
+INLINE void put_sums(const struct linear_job *b, int row, int j, int stride, __m128 v)
 {
     float *y = b->y + row * b->ldy + j;
-    __m256 c = _mm256_add_ps(lo, hi); /* [b0 + b2 | b1 + b3] */
-    __m128 v = _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
-    __m128i mask = _mm_cmpgt_epi32(_mm_set1_epi32(b->n1 - j), _mm_setr_epi32(0, 1, 2, 3));
+    float sums[TILE_OUT];
 
     if (b->bias)
-        v = _mm_add_ps(v, load_bias(b, j));
-    if (b->accumulate)
-        v = _mm_add_ps(_mm_maskload_ps(y, mask), v);
-    _mm_maskstore_ps(y, mask, v);
+        v = _mm_add_ps(v, load_bias(b, j, stride));
+    if (stride == 1 && b->n1 - j >= TILE_OUT) {
+        _mm_storeu_ps(y, b->accumulate ? _mm_add_ps(_mm_loadu_ps(y), v) : v);
+        return;
+    }
+    _mm_storeu_ps(sums, v);
+    for (int i = 0; i < TILE_OUT && j + i * stride < b->n1; i++)
+        y[i * stride] = b->accumulate ? y[i * stride] + sums[i] : sums[i];
+}
+
+/* lo, hi: sum_groups of lanes 0-7 and 8-15. */
+INLINE __m128 join(__m256 lo, __m256 hi)
+{
+    __m256 c = _mm256_add_ps(lo, hi); /* [b0 + b2 | b1 + b3] */
+
+    return _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
 }
 
 /* ---- steps of a tile ---- */
@@ -104,18 +115,6 @@ INLINE void clear(int R, tile_acc acc)
             acc[r][i] = _mm256_setzero_ps();
 }
 
-INLINE void fma_step(int R, tile_acc acc, const float *x, ptrdiff_t ldx, const __m256 w[TILE_OUT])
-{
-#pragma GCC unroll 3
-    for (int r = 0; r < R; r++) {
-        __m256 v = _mm256_loadu_ps(x + r * ldx);
-
-#pragma GCC unroll 4
-        for (int i = 0; i < TILE_OUT; i++)
-            acc[r][i] = _mm256_fmadd_ps(v, w[i], acc[r][i]);
-    }
-}
-
 /* The same with weights from a panel: the activations stay in registers, a weight is loaded once.
  */
 INLINE void fma_panel_step(int R, tile_acc acc, const __m256 x[TILE_ROWS], const float *panel)
@@ -140,59 +139,95 @@ INLINE void load_rows(int R, __m256 v[TILE_ROWS], const float *x, ptrdiff_t ldx,
 
 /* ---- few rows: W straight from memory ---- */
 
-/* Lanes [h, h + 8) of a tile; `ahead` prefetches the same place of a later tile. */
-INLINE void direct_half(const struct linear_job *b, int R, enum kern_dtype dtype, const float *x,
-                        const char *const w[TILE_OUT], int h, size_t ahead, tile_acc acc)
+/* n elements from k on of R rows and of four rows of W, for one half of the lanes. */
+INLINE void direct_step(int R, enum kern_dtype dtype, tile_acc acc, const float *x, ptrdiff_t ldx,
+                        const char *const w[TILE_OUT], int k, int n)
 {
-    size_t size = dtype_size(dtype);
-    int k = h;
-    __m256 v[TILE_OUT];
+    __m256 v[TILE_ROWS];
 
-    clear(R, acc);
-    for (; k + HALF <= b->w->k; k += LANES) {
+    load_rows(R, v, x + k, ldx, n);
 #pragma GCC unroll 4
-        for (int i = 0; i < TILE_OUT; i++) {
-            const char *at = w[i] + (size_t)k * size;
+    for (int i = 0; i < TILE_OUT; i++) {
+        const char *at = w[i] + (size_t)k * dtype_size(dtype);
+        __m256 wi = n >= HALF ? widen(at, dtype) : widen_part(at, dtype, n);
 
-            v[i] = widen(at, dtype);
-            if (ahead)
-                _mm_prefetch(at + ahead, _MM_HINT_T0);
-        }
-        fma_step(R, acc, x + k, b->ldx, v);
-    }
-    if (b->w->k % LANES != 0 && k / LANES == b->w->k / LANES) {
-        int n = b->w->k - k > 0 ? b->w->k - k : 0; /* the tail may end before this half */
-        __m256 xs[TILE_ROWS];
-
-        for (int i = 0; i < TILE_OUT; i++)
-            v[i] = widen_part(w[i] + (size_t)k * size, dtype, n);
-        load_rows(R, xs, x + k, b->ldx, n);
 #pragma GCC unroll 3
         for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int i = 0; i < TILE_OUT; i++)
-                acc[r][i] = _mm256_fmadd_ps(xs[r], v[i], acc[r][i]);
+            acc[r][i] = _mm256_fmadd_ps(v[r], wi, acc[r][i]);
     }
 }
 
+/* The prefetch goes to the second cache: it holds more requests in flight than the first. */
+INLINE void prefetch_rows(const char *const w[TILE_OUT], size_t at)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_OUT; i++)
+        _mm_prefetch(w[i] + at, _MM_HINT_T1);
+}
+
+/* The last, partial 16 elements: this half has n of them, perhaps none; zeros fill it. */
+INLINE void direct_tail(int R, enum kern_dtype dtype, tile_acc acc, const float *x, ptrdiff_t ldx,
+                        const char *const w[TILE_OUT], int k, int n)
+{
+    if (n >= HALF)
+        direct_step(R, dtype, acc, x, ldx, w, k, HALF);
+    else
+        direct_step(R, dtype, acc, x, ldx, w, k, n > 0 ? n : 0);
+}
+
+/* Both halves of a tile of R <= 3 rows, one after the other; the second one finds W in the cache.
+ * `ahead` bytes from here lie the rows of a later tile; 0: nothing to prefetch. */
 INLINE void direct_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row, int j,
                         size_t ahead)
 {
     const float *x = b->x + row * b->ldx;
+    size_t size = dtype_size(dtype);
+    int whole = b->w->k / LANES * LANES;
     const char *w[TILE_OUT];
-    __m256 lo[TILE_ROWS];
-    tile_acc acc;
+    __m256 sums[2][TILE_ROWS];
 
     for (int i = 0; i < TILE_OUT; i++)
-        w[i] = weight_row(b, j + i, dtype_size(dtype));
-    direct_half(b, R, dtype, x, w, 0, ahead, acc);
-#pragma GCC unroll 3
+        w[i] = weight_row(b, j + i, size);
+    for (int h = 0; h < 2; h++, ahead = 0) {
+        tile_acc acc;
+
+        clear(R, acc);
+        for (int k = h * HALF; k < whole; k += LANES) {
+            if (ahead)
+                prefetch_rows(w, (size_t)k * size + ahead);
+            direct_step(R, dtype, acc, x, b->ldx, w, k, HALF);
+        }
+        if (whole < b->w->k)
+            direct_tail(R, dtype, acc, x, b->ldx, w, whole + h * HALF, b->w->k - whole - h * HALF);
+        for (int r = 0; r < R; r++)
+            sums[h][r] = sum_groups(acc[r]);
+    }
     for (int r = 0; r < R; r++)
-        lo[r] = sum_groups(acc[r]);
-    direct_half(b, R, dtype, x, w, HALF, 0, acc);
-#pragma GCC unroll 3
-    for (int r = 0; r < R; r++)
-        put_row(b, row + r, j, lo[r], sum_groups(acc[r]));
+        put_sums(b, row + r, j, 1, join(sums[0][r], sums[1][r]));
+}
+
+/* One row: four streams of W `stride` rows apart, which the CPU's own prefetcher follows. */
+INLINE void direct_row(const struct linear_job *b, enum kern_dtype dtype, int j, int stride)
+{
+    size_t size = dtype_size(dtype);
+    int whole = b->w->k / LANES * LANES;
+    const char *w[TILE_OUT];
+    tile_acc lo;
+    tile_acc hi;
+
+    for (int i = 0; i < TILE_OUT; i++)
+        w[i] = weight_row(b, j + i * stride, size);
+    clear(1, lo);
+    clear(1, hi);
+    for (int k = 0; k < whole; k += LANES) {
+        direct_step(1, dtype, lo, b->x, 0, w, k, HALF);
+        direct_step(1, dtype, hi, b->x, 0, w, k + HALF, HALF);
+    }
+    if (whole < b->w->k) {
+        direct_tail(1, dtype, lo, b->x, 0, w, whole, b->w->k - whole);
+        direct_tail(1, dtype, hi, b->x, 0, w, whole + HALF, b->w->k - whole - HALF);
+    }
+    put_sums(b, 0, j, stride, join(sum_groups(lo[0]), sum_groups(hi[0])));
 }
 
 #define DIRECT_TILE(R)                                                                    \
@@ -219,15 +254,30 @@ static direct_tile_fn *const direct_tiles[TILE_ROWS + 1] = {
     direct_tile_3,
 };
 
-static void linear_direct(const struct linear_job *b, int n0)
+static void direct_rows(const struct linear_job *b, int n0)
 {
-    size_t ahead = prefetch_distance((size_t)b->w->k * dtype_size(b->w->dtype), TILE_OUT, PREFETCH);
+    size_t row_bytes = (size_t)b->w->k * dtype_size(b->w->dtype);
+    size_t ahead = prefetch_distance(row_bytes, TILE_OUT, PREFETCH);
 
     for (int j = n0; j < b->n1; j += TILE_OUT)
         for (int row = 0, R; row < b->m; row += R) {
             R = tile_rows(b->m - row, TILE_ROWS);
             direct_tiles[R](b, row, j, row == 0 ? ahead : 0);
         }
+}
+
+static void direct_one(const struct linear_job *b, int n0)
+{
+    int quarter = (b->n1 - n0 + TILE_OUT - 1) / TILE_OUT;
+
+    for (int j = n0; j < n0 + quarter; j++) {
+        if (b->w->dtype == KERN_BF16)
+            direct_row(b, KERN_BF16, j, quarter);
+        else if (b->w->dtype == KERN_F16)
+            direct_row(b, KERN_F16, j, quarter);
+        else
+            direct_row(b, KERN_F32, j, quarter);
+    }
 }
 
 /* ---- many rows: W widened into a panel ---- */
@@ -246,14 +296,17 @@ INLINE void widen_panel(float *panel, const struct linear_job *b, enum kern_dtyp
 
     for (int i = 0; i < PANEL && j + i < b->n1; i++) {
         const char *w = weight_row(b, j + i, size) + (size_t)kb->k0 * size;
-        float *group = panel + i / TILE_OUT * 2 * half + i % TILE_OUT * HALF;
+        float *to = panel + i / TILE_OUT * 2 * half + i % TILE_OUT * HALF;
+        int k = 0;
 
-        for (int k = 0; k < steps_of(kb) * LANES; k += HALF) {
-            float *to = group + k / HALF % 2 * half + k / LANES * TILE_OUT * HALF;
-            const char *at = w + (size_t)k * size;
-
-            _mm256_store_ps(to, k + HALF <= kb->k ? widen(at, dtype)
-                                                  : widen_part(at, dtype, kb->k - k));
+        for (; k + LANES <= kb->k; k += LANES, to += TILE_OUT * HALF) {
+            _mm256_store_ps(to, widen(w + (size_t)k * size, dtype));
+            _mm256_store_ps(to + half, widen(w + (size_t)(k + HALF) * size, dtype));
+        }
+        if (k < kb->k) {
+            _mm256_store_ps(to, widen_part(w + (size_t)k * size, dtype, kb->k - k));
+            _mm256_store_ps(to + half,
+                            widen_part(w + (size_t)(k + HALF) * size, dtype, kb->k - k - HALF));
         }
     }
 }
@@ -312,7 +365,7 @@ INLINE void panel_tile(const struct linear_job *b, int R, const struct k_block *
     if (kb->last)
 #pragma GCC unroll 3
         for (int r = 0; r < R; r++)
-            put_row(b, row + r, j, lo[r], sum_groups(acc[r]));
+            put_sums(b, row + r, j, 1, join(lo[r], sum_groups(acc[r])));
 }
 
 #define PANEL_TILE(R)                                                                         \
@@ -355,7 +408,7 @@ static void panel_rows(const struct linear_job *b, const struct k_block *kb, int
                        int j, const float *panel, float *carry, struct ahead *next)
 {
     for (int row = row0, R; row < row1; row += R) {
-        R = tile_rows(row1 - row, STRIP);
+        R = tile_rows(row1 - row, kb->k <= SHORT_K ? STRIP : TILE_ROWS);
         panel_strip(b, kb, row, row + R, j, panel, carry + (ptrdiff_t)(row - row0) * CARRY, next);
     }
 }
@@ -396,8 +449,10 @@ void linear_avx2(float *y, int ldy, const float *x, int ldx, const void *px, int
                            .accumulate = accumulate};
 
     (void)px;
-    if (m <= DIRECT_ROWS)
-        linear_direct(&b, n0);
+    if (m == 1)
+        direct_one(&b, n0);
+    else if (m <= DIRECT_ROWS)
+        direct_rows(&b, n0);
     else
         linear_panel(&b, n0, scratch);
 }

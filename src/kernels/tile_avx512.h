@@ -22,8 +22,9 @@ enum {
     TILE_ROWS = 6,        /* 6 x 4 accumulators, 4 weights and 1 activation fill the 32 registers */
     TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
     PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
-    X_BLOCK = 640 * 1024, /* bytes of x that stay in the second cache */
-    W_GROUPS = 12 * 1024, /* bytes of W that stay in the first cache beside 6 rows of x */
+    X_BLOCK = 256 * 1024, /* bytes of x that stay in the second cache */
+    FEW_ROWS = 24,        /* up to here a tile's outputs go through all rows before the next ones */
+    GROUPS = 4, /* beyond, 6 rows of x meet this many tiles of outputs in the first cache */
 };
 
 /* The canonical tree of each of four outputs: within a 128-bit group the two unpacks put p0 beside
@@ -196,7 +197,7 @@ static void linear_block(const struct linear_job *b, int row0, int row1, int j, 
 static void linear_rows(const struct linear_job *b, int n0)
 {
     size_t row_bytes = (size_t)b->w->k * dtype_size(b->w->dtype);
-    int groups = row_bytes * TILE_OUT * 2 <= W_GROUPS ? 2 : 1;
+    int groups = b->m <= FEW_ROWS ? 1 : GROUPS;
     size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
     int block = rows_in_cache(b);
 
