@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +28,7 @@ static const char worker_script[] = {
 static const char python[] = "/usr/bin/python3";
 
 enum {
+    SCRIPT_FD = 3,    /* as chat_worker.py knows it */
     START_MS = 20000, /* for Python to import Jinja, on a very busy machine */
     ANSWER_MS =
         CHAT_TIME_MS + 3000, /* the worker keeps CHAT_TIME_MS itself; this is for a stuck one */
@@ -177,12 +178,26 @@ static void fill_env(struct worker_env *env)
     env->vars[n] = NULL;
 }
 
-/* Its own process group (a Ctrl-C for us is not for it), every signal at its default, no descriptor
- * but the socket and /dev/null. */
-static int spawn(pid_t *pid, int socket_fd)
+/* The script as an unlinked file in memory, so that a list of processes shows a path and not a
+ * program. */
+static int script_fd(void)
 {
-    char *argv[] = {(char *)(uintptr_t)python,        (char *)"-I", (char *)"-B", (char *)"-c",
-                    (char *)(uintptr_t)worker_script, NULL};
+    size_t n = sizeof worker_script - 1;
+    int fd = memfd_create("chat_worker.py", MFD_CLOEXEC);
+
+    if (fd >= 0 && write(fd, worker_script, n) != (ssize_t)n) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Its own process group (a Ctrl-C for us is not for it), every signal at its default, no descriptor
+ * but the socket (0), /dev/null (1, 2) and the script (3), which it closes. */
+static int spawn(pid_t *pid, int socket_fd, int script)
+{
+    char *argv[] = {(char *)(uintptr_t)python, (char *)"-I", (char *)"-B",
+                    (char *)"/proc/self/fd/3", NULL};
     struct worker_env env;
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
@@ -195,9 +210,10 @@ static int spawn(pid_t *pid, int socket_fd)
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attr);
     posix_spawn_file_actions_adddup2(&files, socket_fd, 0);
+    posix_spawn_file_actions_adddup2(&files, script, SCRIPT_FD);
     posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addclosefrom_np(&files, 3);
+    posix_spawn_file_actions_addclosefrom_np(&files, SCRIPT_FD + 1);
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawnattr_setpgroup(&attr, 0);
@@ -231,25 +247,35 @@ static int greet(struct chat_worker *w, struct err *e)
     return rc;
 }
 
-static int start(struct chat_worker *w, struct err *e)
+/* The process with its socket; nothing is said to it yet. */
+static int launch(struct chat_worker *w, struct err *e)
 {
-    int pair[2], rc;
+    int pair[2], script, rc;
 
-    if (w->pid > 0)
-        return 0;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return err_io(e, "make a socket for the template worker");
-    rc = spawn(&w->pid, pair[1]);
-    close(pair[1]);
     w->fd = pair[0];
-    if (rc != 0) {
-        w->pid = 0;
-        stop(w);
-        errno = rc;
-        err_io(e, "start %s for chat templates", python);
-        e->code = ERR_IO;
+    script = script_fd();
+    rc = script < 0 ? errno : spawn(&w->pid, pair[1], script);
+    close(pair[1]);
+    if (script >= 0)
+        close(script);
+    if (rc == 0)
+        return 0;
+    w->pid = 0;
+    stop(w);
+    errno = rc;
+    err_io(e, "start %s for chat templates", python);
+    e->code = ERR_IO;
+    return -1;
+}
+
+static int start(struct chat_worker *w, struct err *e)
+{
+    if (w->pid > 0)
+        return 0;
+    if (launch(w, e) < 0)
         return -1;
-    }
     if (greet(w, e) == 0)
         return 0;
     stop(w);

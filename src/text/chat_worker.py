@@ -1,6 +1,6 @@
 """Renders chat templates for the server, in processes that can do nothing else.
 
-Started as `python3 -I -c SCRIPT` by chat_worker.c with one end of a socket pair as descriptor 0 and
+Started by chat_worker.c with one end of a socket pair as descriptor 0, this script as descriptor 3 and
 nothing else. This process (the nursery) imports Jinja, gives up the file system and the network, and forks
 one child for each template; a child has its own socket to the nursery as only descriptor, limits on memory
 and files, and a system call filter. The nursery itself looks at nothing but lengths and keys.
@@ -310,6 +310,7 @@ def warm_up():
 
 def main():
     sock = socket.socket(fileno=0)
+    os.close(3)  # the script
     program = read_frame(sock, 1 << 16)
     if program is None:
         return
