@@ -92,26 +92,39 @@ json_t *chat_logprobs(const struct tokenizer *t, const struct chat_token *tokens
     return json_pack("{s:o}", "content", content);
 }
 
-/* {text: logprob}: the likeliest ones and the token itself. Of two tokens with one text the
- * likelier stays. */
+static bool is_among(const struct chat_token *tok, int32_t id)
+{
+    for (int k = 0; k < tok->n_top; k++)
+        if (tok->top[k].token == id)
+            return true;
+    return false;
+}
+
+/* Two tokens may have one text (parts of characters do); the later one goes by its number. */
+static void add_top(json_t *top, const struct tokenizer *t, int32_t id, float logprob, bool as_id)
+{
+    json_t *key = token_text(t, id, as_id);
+
+    if (json_object_get(top, json_string_value(key))) {
+        json_decref(key);
+        key = token_text(t, id, true);
+    }
+    json_object_set_new(top, json_string_value(key), logprob_value(true, logprob));
+    json_decref(key);
+}
+
+/* {text: logprob}: the likeliest ones and the token itself. */
 static json_t *top_object(const struct tokenizer *t, const struct chat_token *tok, bool as_ids)
 {
-    json_t *top = json_object();
+    json_t *top;
 
-    if (!tok->has_logprob) {
-        json_decref(top);
+    if (!tok->has_logprob)
         return json_null();
-    }
-    for (int k = 0; k <= tok->n_top; k++) {
-        bool own = k == tok->n_top;
-        json_t *key = token_text(t, own ? tok->id : tok->top[k].token, as_ids);
-        const char *text = json_string_value(key);
-
-        if (text && !json_object_get(top, text))
-            json_object_set_new(top, text,
-                                logprob_value(true, own ? tok->logprob : tok->top[k].logprob));
-        json_decref(key);
-    }
+    top = json_object();
+    for (int k = 0; k < tok->n_top; k++)
+        add_top(top, t, tok->top[k].token, tok->top[k].logprob, as_ids);
+    if (!is_among(tok, tok->id))
+        add_top(top, t, tok->id, tok->logprob, as_ids);
     return top;
 }
 
