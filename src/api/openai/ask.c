@@ -60,8 +60,9 @@ static void watch_request(void *req, void (*fn)(void *), void *arg)
     http_req_on_gone(req, fn, arg);
 }
 
-static void set_defaults(struct ask *a)
+void ask_init(struct ask *a, struct api_call *call)
 {
+    *a = (struct ask){.call = call, .owned = json_array(), .ignored = json_array()};
     a->job = (struct chat_job){
         .gone = http_req_gone(a->call->req),
         .watch = watch_request,
@@ -92,8 +93,7 @@ int ask_begin(struct ask *a, struct api_call *call, struct refusal *r)
 {
     struct err e = {0};
 
-    *a = (struct ask){.call = call, .owned = json_array(), .ignored = json_array()};
-    set_defaults(a);
+    ask_init(a, call);
     a->body = api_body_read(call->req, &e);
     if (!a->body)
         return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "", "%s", e.msg);

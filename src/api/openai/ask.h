@@ -47,6 +47,8 @@ void ask_add_headers(struct ask *a, const struct chat_start *start);
 
 /* ---- between the files of this folder ---- */
 
+void ask_init(struct ask *a, struct api_call *call); /* defaults; no body yet */
+
 /* A finding: code, path of the field, sentence. */
 void problem(struct ask *a, enum refusal_code code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
