@@ -50,6 +50,7 @@ static int import(struct cli *cli, const char *file, const char *dir, struct ggu
         job->progress = on_progress;
         job->arg = &bar;
         rc = gguf_import(job, from, to, e);
+        job->arg = NULL;
         cli_progress_end(&bar);
         if (rc < 0)
             err_wrap(e, "%s", file);

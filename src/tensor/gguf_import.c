@@ -151,25 +151,36 @@ static int write_tensors(struct import *im, struct err *e)
     return 0;
 }
 
-static int write_weights(struct import *im, struct err *e)
+static int write_file(struct import *im, struct err *e)
 {
-    size_t n = piece(im);
-    int rc = -1;
-
-    im->values = calloc(n, sizeof *im->values);
-    im->rounded = calloc(n, sizeof *im->rounded);
-    im->hash = sha256_new();
-    if (!im->values || !im->rounded || !im->hash)
-        return err_nomem(e);
     im->out_fd = openat(im->dir_fd, WEIGHTS PART,
                         O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (im->out_fd < 0)
         return err_io(e, "create " WEIGHTS PART);
-    if (write_tensors(im, e) == 0)
-        rc = fs_sync(im->out_fd, WEIGHTS PART, e);
+    if (write_tensors(im, e) < 0 || fs_sync(im->out_fd, WEIGHTS PART, e) < 0)
+        return -1;
     sha256_hex(im->hash, im->job->sha256);
     im->job->file_bytes = im->done;
     im->job->n_tensors = (int)im->n_mapped;
+    return 0;
+}
+
+static int write_weights(struct import *im, struct err *e)
+{
+    size_t n = piece(im);
+    float *values = calloc(n, sizeof *values);
+    uint16_t *rounded = calloc(n, sizeof *rounded);
+    struct sha256 *hash = sha256_new();
+    int rc;
+
+    im->values = values;
+    im->rounded = rounded;
+    im->hash = hash;
+    rc = values && rounded && hash ? write_file(im, e) : err_nomem(e);
+    fs_close(im->out_fd);
+    free(values);
+    free(rounded);
+    sha256_free(hash);
     return rc;
 }
 
@@ -278,10 +289,6 @@ int gguf_import(struct gguf_import *job, int fd, int dir_fd, struct err *e)
         im.g = g;
         rc = import_all(&im, e);
     }
-    fs_close(im.out_fd);
-    free(im.values);
-    free(im.rounded);
-    sha256_free(im.hash);
     free(im.mapped);
     buf_release(&im.header);
     st_index_release(&im.index);

@@ -360,10 +360,10 @@ static int check_names(const struct gguf *g, struct err *e)
     return rc;
 }
 
-static int by_offset(const void *a, const void *b)
+static int by_offset(const void *a, const void *b, void *tensors)
 {
-    const struct gguf_tensor *x = *(const struct gguf_tensor *const *)a;
-    const struct gguf_tensor *y = *(const struct gguf_tensor *const *)b;
+    const struct gguf_tensor *x = (const struct gguf_tensor *)tensors + *(const uint32_t *)a;
+    const struct gguf_tensor *y = (const struct gguf_tensor *)tensors + *(const uint32_t *)b;
 
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
@@ -372,19 +372,23 @@ static int by_offset(const void *a, const void *b)
 
 static int check_overlap(const struct gguf *g, struct err *e)
 {
-    const struct gguf_tensor **order = calloc(g->n_tensors + 1, sizeof(void *));
+    uint32_t *order = calloc(g->n_tensors + 1, sizeof *order);
     char shown[96];
     int rc = 0;
 
     if (!order)
         return err_nomem(e);
-    for (size_t i = 0; i < g->n_tensors; i++)
-        order[i] = &g->tensors[i];
-    qsort(order, g->n_tensors, sizeof *order, by_offset);
-    for (size_t i = 1; i < g->n_tensors && rc == 0; i++)
-        if (order[i]->offset < order[i - 1]->offset + order[i - 1]->bytes)
+    for (uint32_t i = 0; i < g->n_tensors; i++)
+        order[i] = i;
+    if (g->n_tensors > 1)
+        qsort_r(order, g->n_tensors, sizeof *order, by_offset, g->tensors);
+    for (size_t i = 1; i < g->n_tensors && rc == 0; i++) {
+        const struct gguf_tensor *last = &g->tensors[order[i - 1]], *t = &g->tensors[order[i]];
+
+        if (t->offset < last->offset + last->bytes)
             rc = err_set(e, ERR_FORMAT, "tensor \"%s\" overlaps the one before it",
-                         st_name_str(order[i]->name.s, order[i]->name.len, shown));
+                         st_name_str(t->name.s, t->name.len, shown));
+    }
     free(order);
     return rc;
 }
@@ -395,7 +399,7 @@ static int read_header(struct gguf *g, uint64_t *n_tensors, uint64_t *n_kv, stru
 
     if (g->file_bytes >= 24 && need(g, 24, e) < 0)
         return -1;
-    if (g->file_bytes < 24 || memcmp(g->bytes, "GGUF", 4) != 0)
+    if (!g->bytes || memcmp(g->bytes, "GGUF", 4) != 0)
         return err_set(e, ERR_FORMAT,
                        "not a GGUF file: it does not begin with \"GGUF\" and a header");
     g->at = 4;

@@ -238,10 +238,12 @@ static int skip_scalar(struct st_json *j)
 /* The brackets that are open stand in a small stack instead of in nested calls. */
 int st_json_skip(struct st_json *j)
 {
-    char closing[ST_JSON_DEPTH], close;
+    char closing[ST_JSON_DEPTH];
     int depth = 0;
 
     for (;;) {
+        char close;
+
         if (depth && closing[depth - 1] == '}' &&
             (skip_string(j) < 0 || st_json_expect(j, ':') < 0))
             return -1;
