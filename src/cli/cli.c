@@ -1,13 +1,13 @@
 #include "cli/cli.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/utf8.h"
 #include "base/version.h"
-
 
 static const struct cli_cmd *find(const struct cli_cmd *cmds, const char *name)
 {
@@ -129,14 +129,18 @@ int cli_usage(struct cli *cli, const char *problem)
 
 int cli_print_json(struct cli *cli, json_t *v)
 {
-    char *text = v ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)) : NULL;
+    struct buf text = {0};
     int rc = EXIT_FAILED;
 
-    json_decref(v);
-    if (!text)
+    if (v) {
+        json_write(&text, v);
+        buf_add_char(&text, '\n');
+    }
+    if (!v || text.failed)
         fprintf(cli->err, "cairn %s: the result cannot be written as JSON\n", cli->cmd->name);
-    else if (fprintf(cli->out, "%s\n", text) > 0 && fflush(cli->out) == 0)
+    else if (fwrite(text.data, 1, text.len, cli->out) == text.len && fflush(cli->out) == 0)
         rc = EXIT_OK;
-    free(text);
+    json_decref(v);
+    buf_release(&text);
     return rc;
 }
