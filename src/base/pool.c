@@ -152,6 +152,7 @@ static int start_worker(struct worker *w)
     int rc;
 
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* of a shared arena that was cut short: handled where it happens */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     pthread_attr_init(&attr);
     pin(&attr, w->cpu);

@@ -1,0 +1,263 @@
+"""Loading: in place, by swap, as a full reload; refusals in their order (spec 5.5 to 5.7)."""
+import itertools
+import json
+import os
+import shutil
+
+import pytest
+from conftest import MODELS, OPERATOR, TRAINER
+from trainer import Trainer, ask, granted, load, read_safetensors, refused, sha256, status
+
+COUNTER = itertools.count(1)
+SOURCE = MODELS / "tiny-llama"
+
+
+@pytest.fixture(scope="module")
+def own(make_server, tmp_path_factory):
+    read_root = tmp_path_factory.mktemp("read")
+    server = make_server({"WEIGHTS_CHECKPOINT_READ_ROOTS": str(read_root)})
+    server.read_root = read_root
+    return server
+
+
+@pytest.fixture
+def resident(own):
+    """tiny-llama from its own files, nothing attached."""
+    granted(load(own, model_id=own.row))
+    return own
+
+
+class Foreign:
+    """A checkpoint that another program wrote: files and manifest made here."""
+
+    def __init__(self, root, base="tiny-llama", run=None, step=1, model=SOURCE, mask=0):
+        self.run, self.step, self.base = run or f"f-{next(COUNTER)}", step, base
+        self.dir = root / self.run / f"step-{step:06d}"
+        shutil.copytree(model, self.dir)
+        if mask:
+            raw = bytearray((self.dir / "model.safetensors").read_bytes())
+            for at in range(len(raw) - 4000, len(raw), 2):
+                raw[at] ^= mask
+            (self.dir / "model.safetensors").write_bytes(raw)
+        self.manifest()
+
+    @property
+    def path(self):
+        return f"{self.run}/step-{self.step:06d}"
+
+    @property
+    def name(self):
+        return f"{self.base}:{self.run}:step-{self.step}"
+
+    def manifest(self, **changes):
+        weights = self.dir / "model.safetensors"
+        value = {"name": self.name, "base_model": self.base, "run_id": self.run, "step": self.step,
+                 "created_at": "2026-10-01T08:00:00Z", "domain": "d", "signal_source": "reward", "parent": None,
+                 "optimizer": {"name": "sgd", "state": "fresh"},
+                 "weights_sha256": sha256(weights) if weights.is_file() else "0" * 64, **changes}
+        (self.dir / "manifest.json").write_text(json.dumps({k: v for k, v in value.items() if v is not ...}))
+
+    def config(self, **changes):
+        path = self.dir / "config.json"
+        value = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps({k: v for k, v in value.items() if v is not ...}))
+
+
+def test_three_ways_in(resident):
+    plain, _ = ask(resident)
+    other = Foreign(resident.checkpoints, mask=0x20)
+    data = granted(load(resident, path=other.path))
+    assert (data["mode"], data["name"], data["weights_sha256"]) == ("in_place", other.name, sha256(
+        other.dir / "model.safetensors"))
+    swapped, header = ask(resident, other.name)
+    assert swapped != plain and header == f'"{other.name}";origin=checkpoint;commits=0'
+    holder = Trainer(resident)
+    first = granted(holder.save(f"own-{next(COUNTER)}", 1, parent=other.name), 201)
+    holder.commit(0x0100)
+    assert ask(resident)[0] != swapped
+    granted(load(resident, holder.id, path=first["path"]))
+    assert ask(resident)[0] == swapped
+    assert holder.digest() == first["weights_sha256"]  # through the mapping made before the load
+    holder.detach()
+    qwen = Foreign(resident.checkpoints, base="org/other", model=MODELS / "tiny-qwen2")
+    assert granted(load(resident, name=qwen.name))["mode"] == "full_reload"
+    assert status(resident)["model"]["base_model"] == "org/other"
+    back = granted(load(resident, model_id=resident.row))
+    assert (back["name"], back["mode"], back["weights_sha256"], back["verify_ms"]) == (
+        "tiny-llama", "full_reload", None, 0)
+    assert ask(resident, "tiny-llama")[0] == plain
+
+
+@pytest.mark.parametrize("how", ["name", "relative", "absolute", "latest", "absolute latest"])
+def test_a_checkpoint_is_named_in_many_ways(resident, how):
+    ckpt = Foreign(resident.read_root)
+    (ckpt.dir.parent / "latest").symlink_to(ckpt.dir.name)
+    body = {"name": {"name": ckpt.name}, "relative": {"path": ckpt.path}, "absolute": {"path": str(ckpt.dir)},
+            "latest": {"path": f"{ckpt.run}/latest"}, "absolute latest": {"path": str(ckpt.dir.parent / "latest")}}[how]
+    assert granted(load(resident, **body))["name"] == ckpt.name
+
+
+@pytest.mark.parametrize("body", [{}, {"name": "a:b:step-1", "path": "b/step-000001"}, {"path": 5}, {"model_id": "1"},
+                                  {"model_id": 1.5}, {"model_id": True}, {"path": "a/b", "x": 1}, {"name": None},
+                                  {"path": "a/step-000001", "trust_remote_code": "yes"}])
+def test_a_body_names_exactly_one_thing(own, body):
+    assert refused(load(own, **body), 422, "VALIDATION_ERROR")["errors"]
+
+
+@pytest.mark.parametrize("path,reason", [("../x/step-000001", None), ("/etc/passwd", "outside_roots"), ("a", "shape"),
+                                         ("", None), ("a/step-1", None), ("a/b/c", "shape"), ("a/step-000001\0", None),
+                                         ("./a/step-000001", None)])
+def test_paths_that_lead_elsewhere(own, path, reason):
+    details = refused(load(own, path=path), 400, "INVALID_CHECKPOINT_PATH")
+    assert reason in (None, details["reason"])
+
+
+@pytest.mark.parametrize("name", ["x", "a:b", "a:b:step-01", "a::step-1", ":b:step-1", "a:b:step-"])
+def test_names_of_another_form(own, name):
+    refused(load(own, name=name), 400, "INVALID_RUN_ID", reason="name_format")
+
+
+# ---- the order of refusals: each alone, and each pair that can hold at once
+
+def cut(ckpt):
+    with open(ckpt.dir / "model.safetensors", "r+b") as file:
+        file.truncate(1000)
+    ckpt.manifest()
+
+
+def flip(ckpt):
+    raw = bytearray((ckpt.dir / "model.safetensors").read_bytes())
+    raw[-1] ^= 1
+    (ckpt.dir / "model.safetensors").write_bytes(raw)
+
+
+def no_tokenizer(ckpt):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (ckpt.dir / name).unlink()
+
+
+FILES = [  # (row, status, code, reason, what is done to the files)
+    (8, 400, "INVALID_MANIFEST", "schema", lambda c: c.manifest(merged_adapter=None)),
+    (15, 400, "CHECKPOINT_NOT_LOADABLE", "safetensors_header", lambda c: (c.dir / "model.safetensors").unlink()),
+    (16, 422, "CHECKPOINT_HASH_MISMATCH", None, flip),
+    (17, 400, "CHECKPOINT_NOT_LOADABLE", "safetensors_header", cut),
+    (19.2, 400, "CHECKPOINT_NOT_LOADABLE", "remote_code", lambda c: c.config(auto_map={"AutoModel": "m.M"})),
+    (19.3, 400, "CHECKPOINT_NOT_LOADABLE", "incomplete", no_tokenizer),
+    (19.4, 400, "CHECKPOINT_NOT_LOADABLE", "quantized", lambda c: c.config(quantization_config={"bits": 4})),
+    (19.5, 400, "CHECKPOINT_NOT_LOADABLE", "dtype", lambda c: c.config(dtype="float16", torch_dtype="float16")),
+    (19.6, 400, "CHECKPOINT_NOT_LOADABLE", "unsafe_file", lambda c: os.mkfifo(c.dir / "pipe")),
+    (19.7, 400, "CHECKPOINT_NOT_LOADABLE", "unsafe_file", lambda c: (c.dir / "out").symlink_to("/etc/hostname")),
+]
+APPLY = [17, 16, 15]  # the file is cut, then spoilt, then removed; the manifest last
+
+
+@pytest.mark.parametrize("first,second", [(a, b) for a in FILES for b in FILES if a[0] <= b[0]])
+def test_of_two_broken_things_the_earlier_row_answers(resident, first, second):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    before, answer = status(resident), ask(resident)
+    both = {id(first): first, id(second): second}.values()
+    for row in sorted(both, key=lambda r: (r[0] == 8, APPLY.index(r[0]) if r[0] in APPLY else -1)):
+        row[4](ckpt)
+    details = refused(load(resident, path=ckpt.path), first[1], first[2])
+    assert details.get("reason") == first[3]
+    assert status(resident) == before and ask(resident) == answer
+
+
+def test_requests_are_judged_before_files(resident):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    flip(ckpt)
+    refused(load(resident, token="w" * 20, path=ckpt.path), 401, "UNAUTHORIZED")
+    refused(load(resident, path=ckpt.path, extra=1), 422, "VALIDATION_ERROR")
+    Foreign(resident.read_root, run=ckpt.run)
+    details = refused(load(resident, path=ckpt.path), 409, "CHECKPOINT_AMBIGUOUS", run_id=ckpt.run)
+    assert len(details["roots"]) == 2
+    refused(load(resident, path="nobody/step-000001"), 404, "CHECKPOINT_NOT_FOUND", searched=["nobody/step-000001"])
+    refused(load(resident, model_id=10 ** 9), 404, "MODEL_NOT_FOUND")
+
+
+def test_while_attached_only_the_holder_loads_and_only_in_place(resident):
+    inside, outside = Foreign(resident.checkpoints), Foreign(resident.checkpoints, base="org/reload")
+    holder = Trainer(resident)
+    before = holder.digest()
+    for token in (TRAINER, OPERATOR):
+        refused(load(resident, None, token, path=inside.path), 409, "ALREADY_ATTACHED", stale=False)
+        refused(load(resident, "att_" + "D" * 43, token, path=inside.path), 409, "ALREADY_ATTACHED")
+    refused(load(resident, holder.id, path=outside.path), 409, "ALREADY_ATTACHED", mode="full_reload")
+    refused(load(resident, holder.id, model_id=resident.row), 409, "ALREADY_ATTACHED")
+    assert holder.digest() == before
+    holder.do("quiesce")
+    assert granted(load(resident, holder.id, path=inside.path))["mode"] == "in_place"
+    assert status(resident)["serving"] == "quiesced"  # the hold is handed back
+    holder.do("commit-begin")
+    for token, attachment in ((TRAINER, holder.id), (OPERATOR, None)):
+        refused(load(resident, attachment, token, path=inside.path), 409, "WEIGHTS_NOT_CLEAN", weights_state="writing")
+    holder.do("commit-end")
+    holder.do("resume")
+    holder.detach()
+
+
+def test_a_registered_directory_and_an_unknown_device_are_refused_for_full_reloads_only(resident):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    refused(load(resident, path=ckpt.path, gpu="cuda:0"), 404, "GPU_NOT_FOUND", requested="cuda:0")
+    row = resident.register(ckpt.dir, custom_name=f"taken-{next(COUNTER)}")
+    refused(load(resident, path=ckpt.path), 409, "LOCAL_PATH_REGISTERED", model_id=row["id"])
+    assert resident.call("DELETE", f"/api/models/{row['id']}").status == 200
+    assert granted(load(resident, path=ckpt.path, gpu="cpu"))["mode"] == "full_reload"
+    carrier = status(resident)["model"]["row_id"]
+    granted(load(resident, model_id=resident.row))
+    refused(load(resident, model_id=carrier), 400, "CHECKPOINT_NOT_LOADABLE", reason="carrier_row")
+    refused(resident.post(f"/api/models/{carrier}/load"), 400, "CHECKPOINT_NOT_LOADABLE", reason="carrier_row")
+    answer = resident.post("/v1/completions", {"model": ckpt.name, "prompt": "x"})
+    assert answer.status == 404 and "/api/weights/load" in answer.json()["error"]["message"]
+    assert resident.call("DELETE", f"/api/models/{carrier}").status == 200
+    assert (ckpt.dir / "model.safetensors").exists()
+
+
+def test_remote_code_needs_an_operator_and_runs_nothing(resident):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    ckpt.config(auto_map={"AutoModelForCausalLM": "modeling.Net"})
+    (ckpt.dir / "modeling.py").write_text("raise SystemExit('ran')")
+    refused(load(resident, path=ckpt.path, trust_remote_code=True), 400, "CHECKPOINT_NOT_LOADABLE",
+            reason="remote_code")
+    refused(load(resident, None, OPERATOR, path=ckpt.path), 400, "CHECKPOINT_NOT_LOADABLE", reason="remote_code")
+    granted(load(resident, None, OPERATOR, path=ckpt.path, trust_remote_code=True))
+    granted(load(resident, model_id=resident.row))
+    ckpt.config(model_type="nobody-knows-it")
+    refused(load(resident, None, OPERATOR, path=ckpt.path, trust_remote_code=True), 400, "CHECKPOINT_NOT_LOADABLE",
+            reason="remote_code", native=False)
+
+
+def test_in_place_opens_no_file_but_manifest_and_weights(resident):
+    ckpt = Foreign(resident.checkpoints)
+    (ckpt.dir / "config.json").unlink()
+    (ckpt.dir / "tokenizer.json").write_text("{}")
+    assert granted(load(resident, path=ckpt.path))["mode"] == "in_place"
+
+
+def test_saved_files_open_with_nothing_of_ours(resident):
+    holder = Trainer(resident)
+    data = granted(holder.save(f"plain-{next(COUNTER)}", 1), 201)
+    tensors = read_safetensors(resident.checkpoints / data["path"] / "model.safetensors")
+    for entry in holder.info["tensors"]:
+        if entry["shared_with"] is None:
+            dtype, shape, raw = tensors[entry["name"]]
+            assert (dtype, shape) == (entry["dtype"], entry["shape"])
+            assert raw == bytes(holder.arena[entry["offset"]:entry["offset"] + entry["nbytes"]])
+    holder.detach()
+
+
+def test_after_kill_9_the_checkpoint_loads_and_answers_the_same(make_server, tmp_path):
+    import signal
+    server = make_server(state=tmp_path / "state")
+    holder = Trainer(server)
+    holder.commit(0x0200)
+    saved = granted(holder.save("run", 1), 201)
+    answer = ask(server)
+    server.stop(signal.SIGKILL)
+    server.start()
+    assert status(server)["model"] is None
+    granted(load(server, name=saved["name"]))
+    assert ask(server)[0] == answer[0]
+    lineage = granted(server.get("/api/weights/lineage"))
+    assert [e["name"] for e in lineage["chain"]] == [saved["name"]] and lineage["complete"] is True
+    assert lineage["weights_verified"] is False
