@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/openai/ask.h"
 #include "base/buf.h"
 #include "base/err.h"
