@@ -1,0 +1,78 @@
+/* How many rows of prefill one step takes. */
+#include "engine/runner.h"
+#include "engine_test.h"
+#include "model/forward.h"
+
+static void chunks_follow_the_measured_time_of_a_row(void **state)
+{
+    struct step_clock c = {0};
+
+    (void)state;
+    for (int i = 0; i < 30; i++)
+        step_clock_note(&c, 64, 32); /* half a millisecond a row */
+    assert_int_equal(step_clock_chunk(&c, 8), 24 / 0.5 - 8);
+    assert_int_equal(step_clock_chunk(&c, 0), FORWARD_ROWS_MAX);
+    for (int i = 0; i < 30; i++)
+        step_clock_note(&c, 64, 128);
+    assert_int_equal(step_clock_chunk(&c, 0), 160);
+    assert_int_equal(step_clock_chunk(&c, 8), 32); /* less would not make the step shorter */
+}
+
+static void a_chunk_stays_within_its_bounds(void **state)
+{
+    struct step_clock fast = {.row_ms = 1e-6}, slow = {.row_ms = 1e6}, unknown = {0};
+
+    (void)state;
+    assert_int_equal(step_clock_chunk(&fast, 8), 128);
+    assert_int_equal(step_clock_chunk(&fast, 0), FORWARD_ROWS_MAX);
+    assert_int_equal(step_clock_chunk(&slow, 8), 32);
+    assert_int_equal(step_clock_chunk(&slow, 0), 64);
+    assert_int_equal(step_clock_chunk(&unknown, 8), 32);
+    assert_int_equal(step_clock_chunk(&unknown, 0), 128);
+}
+
+static void small_steps_say_nothing_of_a_row(void **state)
+{
+    struct step_clock c = {0};
+
+    (void)state;
+    step_clock_note(&c, 9, 1000); /* bound by reading the weights */
+    assert_true(c.row_ms <= 0);
+}
+
+static void the_median_of_slots_is_known_after_three(void **state)
+{
+    struct engine *en = start_with_model("tiny-llama", 1, 1);
+    static const int32_t ids[4] = {273, 293, 116, 325};
+    struct gen_prompt p = {.tokens = ids, .n = 4};
+    struct engine_stats st;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        engine_get_stats(en, &st);
+        assert_true(st.median_slot_ms < 0);
+        struct heard *h = submit(en, plain_spec(&p, 1, 3));
+
+        heard_end(h, GEN_DONE);
+        heard_free(h);
+    }
+    engine_get_stats(en, &st);
+    assert_true(st.median_slot_ms > 0);
+    assert_int_equal(st.generated_tokens, 9);
+    assert_int_equal(st.prompt_tokens, 12);
+    assert_int_equal(st.running, 0);
+    assert_int_equal(st.images_alive, 1);
+    engine_stop(en);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_follow_the_measured_time_of_a_row),
+        cmocka_unit_test(a_chunk_stays_within_its_bounds),
+        cmocka_unit_test(small_steps_say_nothing_of_a_row),
+        cmocka_unit_test(the_median_of_slots_is_known_after_three),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
