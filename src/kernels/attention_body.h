@@ -64,30 +64,53 @@ INLINE void score_cols(int R, float p[][KV_BLOCK], const struct query *q, const 
             v16_store(p[r] + (col + i) * LANES, v16_mul(acc[r][i], v16_set(g->scale)));
 }
 
-/* Scores become weights; returns the factor by which what was summed before shrinks. */
-INLINE float weigh(float p[KV_BLOCK], struct query *q, int keys)
+INLINE int cols_of(int keys)
+{
+    return (keys + LANES - 1) / LANES;
+}
+
+/* The largest of the first `keys` scores and of `max`; a NaN never wins. */
+INLINE float largest_score(const float p[KV_BLOCK], int keys, float max)
 {
     v16 low = v16_set(-INFINITY);
-    v16 top = low;
-    v16 lanes = v16_set(0);
-    float max;
-    float shrink;
+    v16 top = v16_set(max);
 
-    for (int i = 0; i < COLS; i++)
-        top = v16_max(v16_select(v16_first(keys - i * LANES), v16_load(p + i * LANES), low), top);
-    max = v16_largest(top);
-    max = max > q->max ? max : q->max;
-    for (int i = 0; i < COLS; i++) {
+    for (int i = 0; i < keys / LANES; i++)
+        top = v16_max(v16_load(p + i * LANES), top);
+    if (keys % LANES)
+        top = v16_max(v16_select(v16_first(keys % LANES), v16_load(p + keys / LANES * LANES), low),
+                      top);
+    return v16_largest(top);
+}
+
+/* Scores become weights; returns their sum. */
+INLINE float weigh(float p[KV_BLOCK], int keys, float max)
+{
+    v16 lanes = v16_set(0);
+
+    for (int i = 0; i < cols_of(keys); i++) {
         v16 e = v16_exp(v16_sub(v16_load(p + i * LANES), v16_set(max)));
 
         e = v16_select(v16_first(keys - i * LANES), e, v16_set(0));
         v16_store(p + i * LANES, e);
         lanes = v16_add(lanes, e);
     }
-    shrink = v16_first_of(v16_exp(v16_set(q->max - max)));
-    q->sum = fmaf(q->sum, shrink, v16_sum(lanes));
-    q->max = max;
-    return shrink;
+    return v16_sum(lanes);
+}
+
+/* The same for R rows; shrink[r]: the factor for what row r has summed before this page. */
+INLINE void weigh_rows(int R, float p[][KV_BLOCK], struct query *q, const struct page *g,
+                       float shrink[LANES])
+{
+    for (int r = 0; r < R; r++) {
+        float max = largest_score(p[r], keys_of(q + r, g), q[r].max);
+
+        shrink[r] = q[r].max - max;
+        q[r].max = max;
+    }
+    v16_store(shrink, v16_exp(v16_load(shrink)));
+    for (int r = 0; r < R; r++)
+        q[r].sum = fmaf(q[r].sum, shrink[r], weigh(p[r], keys_of(q + r, g), q[r].max));
 }
 
 /* Adds keys [j0, j1) to columns [d, d + n) of R rows, whose sums shrink first. */
@@ -127,8 +150,11 @@ INLINE void value_cols(int R, const struct query *q, const float p[][KV_BLOCK],
 
 INLINE void score_rows(int R, float p[][KV_BLOCK], const struct query *q, const struct page *g)
 {
-    for (int col = 0; col < COLS; col += ATT_COLS)
+    int col = 0;
+
+    do /* the last row sees the most keys, at least one */
         score_cols(R, p, q, g, col);
+    while ((col += ATT_COLS) < cols_of(keys_of(q + R - 1, g)));
 }
 
 INLINE void value_rows(int R, const struct query *q, const float p[][KV_BLOCK],
@@ -146,13 +172,12 @@ INLINE void value_rows(int R, const struct query *q, const float p[][KV_BLOCK],
 INLINE void page_rows(int R, struct query *q, const struct page *g)
 {
     float p[ATT_ROWS][KV_BLOCK];
-    float shrink[ATT_ROWS];
+    float shrink[LANES] = {0};
     const float one = 1;
     int common = keys_of(q, g);
 
     score_rows(R, p, q, g);
-    for (int r = 0; r < R; r++)
-        shrink[r] = weigh(p[r], q + r, keys_of(q + r, g));
+    weigh_rows(R, p, q, g, shrink);
     value_rows(R, q, p, shrink, g, 0, common);
     for (int r = 1; r < R; r++)
         if (keys_of(q + r, g) > common)

@@ -120,16 +120,21 @@ INLINE __m256 v8_groups(__m256 a)
     return _mm256_add_ps(s, _mm256_permute_ps(s, 0xb1));
 }
 
-INLINE float v16_first_of(v16 a)
-{
-    return _mm256_cvtss_f32(a.lo);
-}
-
 INLINE float v16_sum(v16 a)
 {
     __m256 c = _mm256_add_ps(v8_groups(a.lo), v8_groups(a.hi));
 
     return _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
+}
+
+/* The largest lane; none is NaN. */
+INLINE float v16_largest(v16 a)
+{
+    __m256 h = _mm256_max_ps(a.lo, a.hi);
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
 INLINE __m256 v8_scale(__m256 p, __m256 t)

@@ -95,11 +95,6 @@ INLINE v16 v16_widen(const uint16_t *w, enum kern_dtype dtype)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-INLINE float v16_first_of(v16 a)
-{
-    return _mm512_cvtss_f32(a);
-}
-
 INLINE float v16_sum(v16 a)
 {
     __m512 s = _mm512_add_ps(a, _mm512_permute_ps(a, 0x4e)); /* p0+p2, p1+p3, ... */
@@ -109,15 +104,19 @@ INLINE float v16_sum(v16 a)
     return _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
 }
 
-/* p * 2^n in the two factors of exp.h, n being the low bits of t = n + EXP_MAGIC. */
+/* The largest lane; none is NaN. */
+INLINE float v16_largest(v16 a)
+{
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+
+/* p * 2^n for t = n + EXP_MAGIC. The instruction rounds once, as the two factors of exp.h do. */
 INLINE v16 v16_scale(v16 p, v16 t)
 {
-    __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(v16_set(EXP_MAGIC)));
-    __m512i half = _mm512_srai_epi32(n, 1);
-    __m512i bias = _mm512_set1_epi32(127);
-    __m512i lo = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-    __m512i hi = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(n, half), bias), 23);
-
-    return _mm512_mul_ps(_mm512_mul_ps(p, _mm512_castsi512_ps(lo)), _mm512_castsi512_ps(hi));
+    return _mm512_scalef_ps(p, _mm512_sub_ps(t, v16_set(EXP_MAGIC)));
 }
 #endif

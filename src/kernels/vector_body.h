@@ -71,18 +71,6 @@ static void to_f32(float *y, const void *w, enum kern_dtype dtype, size_t n)
     }
 }
 
-/* The largest of 16 lanes that were maximised from -inf, so that none is NaN. */
-INLINE float v16_largest(v16 a)
-{
-    float v[LANES];
-    float max = -INFINITY;
-
-    v16_store(v, a);
-    for (int i = 0; i < LANES; i++)
-        max = v[i] > max ? v[i] : max;
-    return max;
-}
-
 static void block_max(const float *x, int n, float *max, int *argmax)
 {
     v16 top = v16_set(-INFINITY);
