@@ -82,6 +82,8 @@ $(B)/tests/%: tests/unit/%.c $$(call libs_for,$$(firstword $$(subst /, ,$$*)))
 # This one lets every allocation fail once.
 $(B)/tests/tensor/test_no_memory: LDFLAGS += \
     $(foreach f,malloc calloc realloc reallocarray strdup,-Wl,--wrap=$(f))
+$(B)/tests/store/test_no_memory: LDFLAGS += \
+    $(foreach f,malloc calloc realloc reallocarray strdup strndup,-Wl,--wrap=$(f))
 
 # Every test program, at most TEST_SECONDS each; prints one line a program and the cmocka output of failures.
 TEST_SECONDS ?= 300

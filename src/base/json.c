@@ -46,7 +46,9 @@ json_t *json_parse(const char *text, size_t len, struct err *e)
     if (check_depth(text, len, e) < 0)
         return NULL;
     v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
-    if (!v)
+    if (!v && json_error_code(&at) == json_error_out_of_memory)
+        err_nomem(e);
+    else if (!v)
         err_set(e, ERR_FORMAT, "malformed JSON at line %d, column %d: %s", at.line, at.column, at.text);
     return v;
 }

@@ -246,7 +246,7 @@ enum manifest_fault manifest_parse(const char *text, size_t len, const struct sc
     out->json = json_parse(text, len, e);
     if (!out->json) {
         err_wrap(e, "the manifest cannot be read");
-        return MANIFEST_UNREADABLE;
+        return e->code == ERR_NOMEM ? MANIFEST_FAILED : MANIFEST_UNREADABLE;
     }
     sha256_hex_of(text, len, out->sha256);
     f = check_all(out, s, place, errors, e);

@@ -36,23 +36,25 @@ static enum resolve_outcome refused(const struct err *why, struct err *e)
     }
 }
 
-/* The name, below the run directory, of the step directory that fd is. Links were followed to get
- * there. */
-static bool step_of(int run_fd, int fd, int64_t *step)
+/* Reads from the name that the directory `fd` has below the run directory; links were followed to
+ * get there. */
+static enum resolve_outcome step_of(int run_fd, int fd, int64_t *step, struct err *e)
 {
-    struct err e = {0};
-    char *run = fs_path_of(run_fd, &e);
-    char *at = fs_path_of(fd, &e);
-    bool ok = false;
+    enum resolve_outcome o = RESOLVE_LATEST;
+    char *run = fs_path_of(run_fd, e);
+    char *at = run ? fs_path_of(fd, e) : NULL;
+    size_t n;
 
-    if (run && at) {
-        size_t n = strlen(run);
-
-        ok = strncmp(run, at, n) == 0 && at[n] == '/' && ckpt_step_dir_parse(at + n + 1, step);
+    if (!at) {
+        free(run);
+        return RESOLVE_FAILED;
     }
+    n = strlen(run);
+    if (strncmp(run, at, n) == 0 && at[n] == '/' && ckpt_step_dir_parse(at + n + 1, step))
+        o = RESOLVE_OK;
     free(run);
     free(at);
-    return ok;
+    return o;
 }
 
 static enum resolve_outcome open_latest(int run_fd, struct resolved *out, struct err *e)
@@ -65,7 +67,7 @@ static enum resolve_outcome open_latest(int run_fd, struct resolved *out, struct
     out->dir_fd =
         fs_open_beneath(run_fd, latest_word, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_INSIDE, &why);
     if (out->dir_fd >= 0)
-        return step_of(run_fd, out->dir_fd, &out->step) ? RESOLVE_OK : RESOLVE_LATEST;
+        return step_of(run_fd, out->dir_fd, &out->step, e);
     if (why.sys == ENOENT)
         return RESOLVE_NOT_FOUND;
     if (why.sys == EXDEV || why.sys == ELOOP || why.sys == ENOTDIR)
