@@ -1,6 +1,37 @@
 /* `cairn`: the table of commands. */
+#include "base/err.h"
 #include "cli/commands.h"
 #include "daemon/serve.h"
+
+/* Options win over the environment, which daemon/config.c reads. */
+static int cmd_serve(struct cli *cli, int argc, char **argv)
+{
+    struct serve_options o = {.port = -1, .threads = -1};
+    const struct cli_opt opts[] = {
+        {.name = "host", .arg = "ADDRESS", .help = "listen here (HOST)", .str = &o.host},
+        {.name = "port", .arg = "N", .help = "0: any free port (PORT)", .num = &o.port},
+        {.name = "model",
+         .arg = "MODEL",
+         .help = "load this row or directory (AUTO_LOAD_MODEL)",
+         .str = &o.model},
+        {.name = "state-dir",
+         .arg = "DIR",
+         .help = "the catalogue lives here (STATE_DIR)",
+         .str = &o.state_dir},
+        {.name = "checkpoint-dir",
+         .arg = "DIR",
+         .help = "checkpoints are written here (WEIGHTS_CHECKPOINT_DIR)",
+         .str = &o.checkpoint_dir},
+        {.name = "threads", .arg = "N", .help = "0: every core (CAIRN_THREADS)", .num = &o.threads},
+        {0},
+    };
+    int status = cli_options(cli, &argc, argv, opts, 0, 0);
+    struct err e = {0};
+
+    if (status >= 0)
+        return status;
+    return serve(&o, cli->out, &e) == 0 ? EXIT_OK : cli_fail(cli, &e);
+}
 
 static const struct cli_cmd commands[] = {
     {"import", "FILE.gguf DIR", "turn a GGUF file into a model directory", cmd_import},

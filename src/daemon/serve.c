@@ -17,7 +17,6 @@
 #include "base/faults.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "cli/cli.h"
 #include "daemon/config.h"
 #include "db/db.h"
 #include "engine/engine.h"
@@ -249,23 +248,18 @@ static void block_signals(sigset_t *set)
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
 }
 
-static int run(struct daemon *d, struct cli *cli)
+static void run(struct daemon *d, const sigset_t *stop, FILE *out)
 {
     bool six = strchr(d->config.settings.host, ':') != NULL;
-    sigset_t stop;
     int got;
 
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTERM);
-    sigaddset(&stop, SIGINT);
     load_first_model(d);
-    fprintf(cli->out, "listening on http://%s%s%s:%d\n", six ? "[" : "", d->config.settings.host,
+    fprintf(out, "listening on http://%s%s%s:%d\n", six ? "[" : "", d->config.settings.host,
             six ? "]" : "", http_server_port(d->http));
-    fflush(cli->out);
-    while (sigwait(&stop, &got) == EINTR)
+    fflush(out);
+    while (sigwait(stop, &got) == EINTR)
         ;
     log_ev(LOG_INFO, "stopping", "signal=%d", got);
-    return EXIT_OK;
 }
 
 static enum log_level level_of(const char *word)
@@ -284,60 +278,45 @@ static void setup_log(const struct config *c, struct buf *warnings)
     log_lines("configuration", buf_str(warnings));
 }
 
-static int read_options(struct daemon *d, struct cli *cli, int argc, char **argv)
+static int apply_options(struct config *c, const struct serve_options *o, struct err *e)
 {
-    struct settings *s = &d->config.settings;
-    int64_t port = s->port, threads = s->threads;
-    const struct cli_opt opts[] = {
-        {.name = "host", .arg = "ADDRESS", .help = "listen here (HOST)", .str = &s->host},
-        {.name = "port", .arg = "N", .help = "0: any free port (PORT)", .num = &port},
-        {.name = "model",
-         .arg = "MODEL",
-         .help = "load this row or directory (AUTO_LOAD_MODEL)",
-         .str = &d->config.model},
-        {.name = "state-dir",
-         .arg = "DIR",
-         .help = "the catalogue lives here (STATE_DIR)",
-         .str = &s->state_dir},
-        {.name = "checkpoint-dir",
-         .arg = "DIR",
-         .help = "checkpoints are written here (WEIGHTS_CHECKPOINT_DIR)",
-         .str = &s->checkpoint_dir},
-        {.name = "threads", .arg = "N", .help = "0: every core (CAIRN_THREADS)", .num = &threads},
-        {0},
-    };
-    int rc = cli_options(cli, &argc, argv, opts, 0, 0);
+    struct settings *s = &c->settings;
 
-    if (rc >= 0)
-        return rc;
-    if (port < 0 || port > 65535)
-        return cli_usage(cli, "--port must be from 0 to 65535");
-    s->port = (int)port;
-    s->threads = (int)threads;
-    return -1;
+    if (o->port > 65535 || o->port < -1 || o->threads > INT_MAX || o->threads < -1)
+        return err_set(e, ERR_ARG, "--port must be from 0 to 65535, --threads at least 0");
+    if (o->port >= 0)
+        s->port = (int)o->port;
+    if (o->threads >= 0)
+        s->threads = (int)o->threads;
+    if (o->host)
+        s->host = o->host;
+    if (o->state_dir)
+        s->state_dir = o->state_dir;
+    if (o->checkpoint_dir)
+        s->checkpoint_dir = o->checkpoint_dir;
+    c->model = o->model;
+    return 0;
 }
 
-int cmd_serve(struct cli *cli, int argc, char **argv)
+int serve(const struct serve_options *o, FILE *out, struct err *e)
 {
     struct daemon d = {0};
     struct buf warnings = {0};
-    struct err e = {0};
     sigset_t stop;
-    int status = EXIT_FAILED;
-    bool ok = config_read(&d.config, &warnings, &e) == 0;
+    int rc = config_read(&d.config, &warnings, e);
 
-    if (ok && (status = read_options(&d, cli, argc, argv)) >= 0)
-        goto done;
     block_signals(&stop);
     setup_log(&d.config, &warnings);
     d.faults = faults_from_env();
-    if (ok && config_check(&d.config, &e) == 0 && build(&d, &e) == 0)
-        status = run(&d, cli);
-    else
-        status = cli_fail(cli, &e);
-
-done:
+    if (rc == 0)
+        rc = apply_options(&d.config, o, e);
+    if (rc == 0)
+        rc = config_check(&d.config, e);
+    if (rc == 0)
+        rc = build(&d, e);
+    if (rc == 0)
+        run(&d, &stop, out);
     take_down(&d);
     buf_release(&warnings);
-    return status;
+    return rc;
 }
