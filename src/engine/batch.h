@@ -50,7 +50,7 @@ enum batch_answer batch_take(struct batch *b, struct gen *g);
 void batch_sweep(struct batch *b);
 void batch_end_all(struct batch *b, enum gen_event_kind why);
 
-/* step.c: runs one step. False: there is nothing to run. */
+/* Runs one step. False: there is nothing to run. */
 bool batch_step(struct batch *b);
 struct step *step_new(struct err *e);
 void step_free(struct step *st);

@@ -1,0 +1,168 @@
+/* What a step has found is told to those who asked. */
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "engine/batch.h"
+#include "engine/gen.h"
+#include "engine/step.h"
+#include "model/kv_cache.h"
+
+static void tell_token(struct sequence *s, enum gen_event_kind kind, int32_t token,
+                       const struct logits_row *row, float logit)
+{
+    struct gen_top top[GEN_TOP_MAX];
+    struct gen_event ev = {.kind = kind, .sequence = s->index, .token = token, .top = top};
+
+    if (row && s->gen->spec.top_logprobs >= 0) {
+        ev.has_logprob = true;
+        ev.logprob = logits_logprob(row, logit);
+        ev.n_top = row->n_top;
+        for (int i = 0; i < row->n_top; i++)
+            top[i] = (struct gen_top){row->top[i].token, logits_logprob(row, row->top[i].logit)};
+    }
+    gen_emit(s->gen, &ev);
+}
+
+static bool is_stop(const struct gen_spec *spec, int32_t token)
+{
+    for (int i = 0; i < spec->n_stop_ids; i++)
+        if (spec->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* For the sequence that begins where this one ends (prefix.h). Without memory it goes on without.
+ */
+static void remember(struct sequence *s, int32_t token)
+{
+    if (s->n_new == s->made_size) {
+        int size = s->made_size ? 2 * s->made_size : 64;
+        int32_t *bigger =
+            s->n_new == 0 || s->made ? realloc(s->made, (size_t)size * sizeof *bigger) : NULL;
+
+        if (!bigger)
+            free(s->made);
+        s->made = bigger;
+        s->made_size = size;
+    }
+    if (s->made)
+        s->made[s->n_new] = token;
+}
+
+static void accept_token(struct batch *b, const struct pick *p)
+{
+    struct sequence *s = p->sequence;
+    struct gen *g = s->gen;
+    struct err e = {0};
+
+    s->state = SEQ_DECODE;
+    s->next = p->token;
+    remember(s, p->token);
+    s->n_new++;
+    if (sample_needs_history(&s->params) &&
+        sample_history_add(&s->history, p->token, true, &e) < 0) {
+        g->outcome = GEN_NO_MEMORY;
+        return;
+    }
+    tell_token(s, GEN_TOKEN, p->token, p->row, p->logit);
+    if (is_stop(&g->spec, p->token))
+        batch_end_sequence(b, s, GEN_STOP_ID);
+    else if (atomic_load_explicit(&s->cut, memory_order_relaxed))
+        batch_end_sequence(b, s, GEN_CUT);
+    else if (s->n_new == s->max_new)
+        batch_end_sequence(b, s, GEN_LENGTH);
+}
+
+/* One scored row tells the position behind it; the first position has nothing before it. */
+static void tell_scores(struct step *st, const struct part *p, struct sequence *to)
+{
+    const struct sequence *s = p->sequence;
+
+    if (p->pos0 == 0)
+        tell_token(to, GEN_PROMPT_TOKEN, s->tokens[0], NULL, 0);
+    for (int i = 0; i < p->n_select; i++) {
+        const struct logits_row *row = &st->rows[p->first_select + i];
+
+        if (row->target >= 0)
+            tell_token(to, GEN_PROMPT_TOKEN, row->target, row, row->target_logit);
+    }
+}
+
+static bool scores_finite(const struct step *st, const struct part *p)
+{
+    for (int i = 0; i < p->n_select; i++)
+        if (!st->rows[p->first_select + i].finite)
+            return false;
+    return true;
+}
+
+static void tell_all_scores(struct step *st, const struct part *p)
+{
+    struct sequence *s = p->sequence;
+    struct gen *g = s->gen;
+
+    if (!g->spec.prompt_logprobs || s->state != SEQ_PREFILL)
+        return;
+    tell_scores(st, p, s);
+    for (int i = s->index + 1; i < g->n_started; i++)
+        if (g->sequences[i].state == SEQ_FOLLOWING && g->sequences[i].leader == s)
+            tell_scores(st, p, &g->sequences[i]);
+}
+
+/* The prompt is all in and nothing is to be generated. */
+static void end_scored(struct batch *b, struct sequence *s)
+{
+    struct gen *g = s->gen;
+
+    for (int i = s->index + 1; i < g->n_started; i++)
+        if (g->sequences[i].state == SEQ_FOLLOWING && g->sequences[i].leader == s)
+            batch_end_sequence(b, &g->sequences[i], GEN_LENGTH);
+    batch_end_sequence(b, s, GEN_LENGTH);
+}
+
+/* Forks come first: a leader may end with its first token. */
+static void accept_picks(struct step *st, const struct part *p)
+{
+    struct gen *g = p->sequence->gen;
+    const struct pick *picks = &st->picks[p->first_pick];
+
+    for (int i = 1; i < p->n_picks; i++)
+        if (batch_fork(st->batch, picks[i].sequence) < 0)
+            g->outcome = GEN_NO_MEMORY;
+    for (int i = 0; i < p->n_picks && g->outcome == GEN_DONE; i++) {
+        if (picks[i].token < 0)
+            g->outcome = GEN_NON_FINITE;
+        else
+            accept_token(st->batch, &picks[i]);
+    }
+}
+
+static void answer_part(struct step *st, const struct part *p)
+{
+    struct sequence *s = p->sequence;
+    struct gen *g = s->gen;
+
+    if (g->outcome != GEN_DONE)
+        return;
+    if (!scores_finite(st, p)) {
+        g->outcome = GEN_NON_FINITE;
+        return;
+    }
+    tell_all_scores(st, p);
+    if (p->n_picks > 0)
+        accept_picks(st, p);
+    else if (s->state == SEQ_PREFILL && kv_seq_length(s->kv) == s->n_prompt)
+        end_scored(st->batch, s);
+}
+
+void step_answer(struct step *st)
+{
+    for (int i = 0; i < st->n_parts; i++)
+        answer_part(st, &st->parts[i]);
+}
+
+void step_fail(struct step *st)
+{
+    for (int i = 0; i < st->n_parts; i++)
+        st->parts[i].sequence->gen->outcome = GEN_NO_MEMORY;
+}

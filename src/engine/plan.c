@@ -1,0 +1,181 @@
+/* Which rows the next step computes. */
+#include <string.h>
+
+#include "engine/batch.h"
+#include "engine/gen.h"
+#include "engine/image.h"
+#include "engine/step.h"
+#include "model/kv_cache.h"
+
+/* The image whose turn it is: epochs in rising order, round and round. Epochs are never reused. */
+static struct gen *next_image(struct batch *b)
+{
+    struct gen *after = NULL, *least = NULL;
+
+    for (struct gen *g = b->running; g; g = g->next) {
+        if (gen_active(g) == 0)
+            continue; /* waits for KV memory */
+        if (g->image->epoch > b->last_epoch && (!after || g->image->epoch < after->image->epoch))
+            after = g;
+        if (!least || g->image->epoch < least->image->epoch)
+            least = g;
+    }
+    return after ? after : least;
+}
+
+static struct pick *add_pick(struct step *st, struct sequence *s, struct logits_row *row)
+{
+    struct pick *p = &st->picks[st->n_picks];
+
+    *p = (struct pick){.sequence = s, .row = row};
+    if (!sample_is_argmax(&s->params))
+        p->full = runner_full_row(st->runner, st->n_picks);
+    st->n_picks++;
+    return p;
+}
+
+static struct logits_row *add_select(struct step *st, struct part *p, int row, int top_logprobs)
+{
+    struct logits_row *r = &st->rows[st->n_select];
+
+    *r = (struct logits_row){.target = -1, .n_top = top_logprobs > 0 ? top_logprobs : 0};
+    st->select[st->n_select++] = row;
+    p->n_select++;
+    return r;
+}
+
+/* Picks for the sequence and everyone who follows it: all from the same row. */
+static void add_picks(struct step *st, struct part *p, struct logits_row *row)
+{
+    struct sequence *s = p->sequence;
+    struct gen *g = s->gen;
+
+    row->full = add_pick(st, s, row)->full;
+    for (int i = s->index + 1; s->state == SEQ_PREFILL && i < g->n_started; i++)
+        if (g->sequences[i].state == SEQ_FOLLOWING && g->sequences[i].leader == s)
+            add_pick(st, &g->sequences[i], row);
+    p->n_picks = st->n_picks - p->first_pick;
+}
+
+/* n rows of the sequence; the last row of a prompt and every row of decode is sampled, the other
+ * rows of a prompt are looked at when it is scored. */
+static void add_part(struct step *st, struct sequence *s, const int32_t *tokens, int n)
+{
+    struct part *p = &st->parts[st->n_parts];
+    const struct gen_spec *spec = &s->gen->spec;
+    bool scored = s->state == SEQ_PREFILL && spec->prompt_logprobs;
+
+    *p = (struct part){.sequence = s,
+                       .pos0 = kv_seq_length(s->kv),
+                       .first_select = st->n_select,
+                       .first_pick = st->n_picks};
+    st->spans[st->n_parts++] = (struct forward_span){.seq = s->kv, .tokens = tokens, .n = n};
+    for (int i = 0; i < n; i++) {
+        bool last = s->state == SEQ_DECODE || p->pos0 + i + 1 == s->n_prompt;
+
+        if (last && s->max_new > 0)
+            add_picks(st, p, add_select(st, p, st->n_rows + i, spec->top_logprobs));
+        else if (!last && scored)
+            add_select(st, p, st->n_rows + i, spec->top_logprobs)->target = tokens[i + 1];
+    }
+    st->n_rows += n;
+}
+
+struct found {
+    struct sequence *list[ACTIVE_MAX];
+    int n;
+};
+
+/* Sequences of the step's image in one state, in order of arrival. */
+static void find_sequences(struct step *st, enum sequence_state state, struct found *f)
+{
+    f->n = 0;
+    for (struct gen *g = st->batch->running; g; g = g->next)
+        for (int i = 0; g->image == st->image && i < g->n_started; i++)
+            if (g->sequences[i].state == state)
+                f->list[f->n++] = &g->sequences[i];
+}
+
+/* When there are more than one step takes, the window moves on each turn. */
+static void plan_decode(struct step *st)
+{
+    struct found f;
+    int n, start;
+
+    find_sequences(st, SEQ_DECODE, &f);
+    n = f.n < DECODE_MAX ? f.n : DECODE_MAX;
+    start = f.n > DECODE_MAX ? (int)(st->batch->turn * DECODE_MAX % (uint64_t)f.n) : 0;
+    for (int i = 0; i < n; i++) {
+        struct sequence *s = f.list[(start + i) % f.n];
+
+        add_part(st, s, &s->next, 1);
+    }
+    st->n_decode = n;
+}
+
+static int prompt_left(const struct sequence *s)
+{
+    return s->n_prompt - kv_seq_length(s->kv);
+}
+
+/* Every second chunk begins with the shortest rest, so that a long prompt does not hold up short
+ * ones; the others with the oldest, so that short ones do not hold up a long one for ever. */
+static void order_prompts(struct found *f, uint64_t turn)
+{
+    int shortest = 0;
+
+    for (int i = 1; i < f->n; i++)
+        if (prompt_left(f->list[i]) < prompt_left(f->list[shortest]))
+            shortest = i;
+    if (turn % 2 == 1 && f->n > 0) {
+        struct sequence *s = f->list[shortest];
+
+        memmove(&f->list[1], &f->list[0], (size_t)shortest * sizeof f->list[0]);
+        f->list[0] = s;
+    }
+}
+
+static bool anybody_decodes(const struct batch *b)
+{
+    for (const struct gen *g = b->running; g; g = g->next)
+        for (int i = 0; i < g->n_started; i++)
+            if (g->sequences[i].state == SEQ_DECODE)
+                return true;
+    return false;
+}
+
+static void plan_prefill(struct step *st)
+{
+    struct found f;
+    int decoding = st->n_decode ? st->n_decode : anybody_decodes(st->batch);
+    int room = step_clock_chunk(&st->runner->clock, decoding);
+
+    if (room > FORWARD_ROWS_MAX - st->n_rows)
+        room = FORWARD_ROWS_MAX - st->n_rows;
+    find_sequences(st, SEQ_PREFILL, &f);
+    order_prompts(&f, st->batch->turn);
+    for (int i = 0; i < f.n && room > 0; i++) {
+        struct sequence *s = f.list[i];
+        int n = prompt_left(s) < room ? prompt_left(s) : room;
+
+        add_part(st, s, s->tokens + kv_seq_length(s->kv), n);
+        room -= n;
+    }
+}
+
+bool step_plan(struct step *st, struct batch *b)
+{
+    struct gen *first = next_image(b);
+
+    if (!first)
+        return false;
+    st->batch = b;
+    st->image = first->image;
+    st->runner = first->runner;
+    st->n_parts = st->n_rows = st->n_select = st->n_picks = st->n_decode = 0;
+    b->last_epoch = first->image->epoch;
+    b->turn++;
+    plan_decode(st);
+    plan_prefill(st);
+    return true;
+}
