@@ -21,11 +21,16 @@ INLINE size_t tile_x_stride(const struct linear_job *b)
     return (size_t)b->ldx * sizeof(float);
 }
 
+/* BF16 is the upper half of an f32: one permutation puts each word there and zeros the other half.
+ */
 INLINE __m512 widen16(__m256i h, enum kern_dtype dtype)
 {
+    const __m512i word = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+
     if (dtype == KERN_F16)
         return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(
+        0xaaaaaaaa, _mm512_slli_epi32(word, 16), _mm512_castsi256_si512(h)));
 }
 
 INLINE __m512 widen(const char *w, enum kern_dtype dtype)
