@@ -2,7 +2,7 @@
  *
  * Attach copies the image into a shared arena while serving goes on and swaps the pointer between
  * two steps; detach copies it back into private memory and swaps again, so that who is detached
- * cannot write into what is served. Docs: docs/decisions/0009-barrier-message.md. */
+ * cannot write into what is served. Docs: docs/decisions/0010-barrier-message.md. */
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>

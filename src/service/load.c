@@ -5,7 +5,7 @@
  * into the memory of the resident (something is attached, or memory could not hold a second image;
  * running requests end first), and a reload that lets the old weights go before it reads the new
  * ones (too little memory, another shape). Only the last two can leave the weights torn. Docs:
- * docs/api/weights.md, docs/decisions/0009-barrier-message.md. */
+ * docs/api/weights.md, docs/decisions/0010-barrier-message.md. */
 #include "service/load.h"
 
 #include <inttypes.h>
