@@ -89,8 +89,8 @@ def prefill(pairs):
     for _ in range(pairs):
         quiet()
         peak.append(limits()["fma_gflops"])
-        t.add("cairn exact", figures(model_bench, "--dir", smollm(), "--only", "prefill")["prefill_tok_s"])
-        t.add("cairn fast", figures(model_bench, "--dir", smollm(), "--only", "prefill", "--fast")["prefill_tok_s"])
+        t.add("cairn exact", figures(model_bench, "--dir", smollm(), "--prefill")["prefill_512_tokens_per_s"])
+        t.add("cairn fast", figures(model_bench, "--dir", smollm(), "--prefill", "--fast")["prefill_512_tokens_per_s"])
         t.add("llama.cpp BF16 pp512", llama_bench(512, 0))
     t.show()
     # 106.2 M weights outside the embedding, and attention of 512 causal positions: 30 layers, 576 wide.

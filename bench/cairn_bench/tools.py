@@ -41,7 +41,7 @@ def figures(*command, env=None):
 
 def limits():
     """Read bandwidth (GB/s) and f32 multiply-add peak (GFLOP/s) with all cores, measured now."""
-    return figures(program("bench_kernels"), "--limits")
+    return figures(program("bench_limits"))
 
 
 def quiet(limit=0.15, wait=20.0):

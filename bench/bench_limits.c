@@ -1,0 +1,51 @@
+/* bench_limits - what this machine can do now, with all cores: "read_gbs" and "fma_gflops", each the
+ * median of SAMPLES short samples. For the rows of bench/run that are judged against the machine. */
+#include "limits.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+
+enum { BYTES = 512 << 20, SAMPLES = 9 };
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
+int main(void)
+{
+    struct err e = {0};
+    struct pool *p = pool_new(0, &e);
+    void *bytes = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    double read[SAMPLES], fma[SAMPLES];
+    bool wide = __builtin_cpu_supports("avx512f");
+
+    if (!p || bytes == MAP_FAILED) {
+        fprintf(stderr, "bench_limits: no threads or no memory\n");
+        return 1;
+    }
+    madvise(bytes, BYTES, MADV_HUGEPAGE);
+    memset(bytes, 1, BYTES);
+    pool_adopt(p);
+    for (int i = 0; i < SAMPLES; i++) {
+        read[i] = limit_read(p, bytes, BYTES) / 1e9;
+        fma[i] = wide ? limit_flops(p, limit_fma512_item, 32) / 1e9
+                      : limit_flops(p, limit_fma256_item, 16) / 1e9;
+    }
+    printf("read_gbs %.2f\nfma_gflops %.1f\n", median(read, SAMPLES), median(fma, SAMPLES));
+    pool_free(p);
+    munmap(bytes, BYTES);
+    return 0;
+}
