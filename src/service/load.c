@@ -306,7 +306,9 @@ static int adopt_staged(struct load_op *op, struct refusal *r)
     if (!op->staged.weights)
         return 0;
     op->image = image_adopt(&op->staged, op->files, &reason, &e);
-    return op->image ? resident_wait_room(op->op.s, r) : refuse_internal(r, &e);
+    if (!op->image)
+        return refuse_internal(r, &e);
+    return op->op.w->attachment.present ? 0 : resident_wait_room(op->op.s, r);
 }
 
 static int load_checkpoint(struct load_op *op, struct refusal *r)
