@@ -127,7 +127,7 @@ static void accept_picks(struct step *st, const struct part *p)
     const struct pick *picks = &st->picks[p->first_pick];
 
     for (int i = 1; i < p->n_picks; i++)
-        if (batch_fork(st->batch, picks[i].sequence) < 0)
+        if (batch_fork(picks[i].sequence) < 0)
             g->outcome = GEN_NO_MEMORY;
     for (int i = 0; i < p->n_picks && g->outcome == GEN_DONE; i++) {
         if (picks[i].token < 0)

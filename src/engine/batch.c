@@ -160,12 +160,11 @@ static int start_sequence(struct batch *b, struct sequence *s)
     return 0;
 }
 
-int batch_fork(struct batch *b, struct sequence *s)
+int batch_fork(struct sequence *s)
 {
     const struct sequence *leader = s->leader;
     struct err e = {0};
 
-    (void)b;
     kv_seq_free(s->kv); /* gives its promise back: what the fork needs is free now */
     s->kv = kv_seq_fork(leader->kv, s->n_prompt, &e);
     if (!s->kv)

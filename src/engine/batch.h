@@ -55,10 +55,10 @@ bool batch_step(struct batch *b);
 struct step *step_new(struct err *e);
 void step_free(struct step *st);
 
-/* For step.c. */
+/* For answer.c. */
 void batch_end_sequence(struct batch *b, struct sequence *s, enum gen_reason why);
 /* A follower gets its own sequence, forked from its leader's finished prompt. -1: no memory. */
-int batch_fork(struct batch *b, struct sequence *s);
+int batch_fork(struct sequence *s);
 /* Sends the last event of requests that are through or failed. */
 void batch_finish(struct batch *b);
 #endif

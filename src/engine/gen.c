@@ -44,7 +44,7 @@ static int copy_tokens(struct gen *g, const struct gen_spec *spec, struct err *e
 
     for (int i = 0; i < spec->n_prompts; i++)
         total += (size_t)spec->prompts[i].n;
-    g->tokens = malloc(total * sizeof *g->tokens);
+    g->tokens = malloc((total + 1) * sizeof *g->tokens);
     if (!g->tokens)
         return err_nomem(e);
     for (int i = 0; i < spec->n_prompts; i++) {
@@ -94,6 +94,7 @@ static int find_twin(const struct gen *g, int i)
         const struct sequence *t = &g->sequences[j];
 
         if (t->n_prompt == s->n_prompt &&
+            /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): copy_tokens set both */
             memcmp(t->tokens, s->tokens, (size_t)s->n_prompt * sizeof *s->tokens) == 0)
             return t->twin;
     }

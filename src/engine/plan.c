@@ -1,6 +1,4 @@
 /* Which rows the next step computes. */
-#include <string.h>
-
 #include "engine/batch.h"
 #include "engine/gen.h"
 #include "engine/image.h"
@@ -130,7 +128,8 @@ static void order_prompts(struct found *f, uint64_t turn)
     if (turn % 2 == 1 && f->n > 0) {
         struct sequence *s = f->list[shortest];
 
-        memmove(&f->list[1], &f->list[0], (size_t)shortest * sizeof f->list[0]);
+        for (int i = shortest; i > 0; i--)
+            f->list[i] = f->list[i - 1];
         f->list[0] = s;
     }
 }

@@ -78,7 +78,7 @@ float score_sampled(struct logits_row *row, const float *logits, int vocab,
     for (int i = 0; i < e.n; i++)
         if (!seen_before(&e, i))
             sum += exp((double)entry_logit(&e, i) - (double)row->max);
-    row->log_sum = log(sum);
+    row->log_sum = sum > 0 ? log(sum) : 0; /* 0: nothing is allowed */
     row->n_top = find_top(&e, row->top, row->n_top);
     return e.scale;
 }
