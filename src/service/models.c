@@ -352,6 +352,7 @@ int models_load(struct service *s, int64_t id, const json_t *body, const json_t 
                 json_t **data, struct refusal *r)
 {
     struct claim c;
+    struct err e = {0};
     int rc = -1;
 
     claim_begin(&c, s);
@@ -359,8 +360,13 @@ int models_load(struct service *s, int64_t id, const json_t *body, const json_t 
         goto done;
     if (op_on_engine(&c.op, load_rules, claim_load, r) < 0)
         goto done;
-    rc = start_load(s, id, r);
+    /* Before the answer: who asks for the row next finds it loading. */
+    if (catalogue_set_status(s->db, id, MODEL_LOADING, NULL, &e) < 0)
+        rc = refuse_internal(r, &e);
+    else
+        rc = start_load(s, id, r);
     if (rc < 0) {
+        catalogue_set_status(s->db, id, c.row.status, NULL, &e);
         op_on_engine(&c.op, NULL, release_claim, r);
         goto done;
     }
