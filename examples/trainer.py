@@ -3,82 +3,24 @@
 
     trainer.py --url http://127.0.0.1:8000 --token TOKEN        (also CAIRN_URL, CAIRN_TOKEN)
 
-Only numpy. It maps the server's own weight memory, runs the model's forward pass in float32 to the last
-hidden states, and takes gradient steps on the output rows of one example. Commands on standard input:
+Only numpy and clients/python. It maps the server's own weight memory, runs the model's forward pass in float32 to the
+last hidden states, and takes gradient steps on the output rows of one example. Commands on standard input:
 
     step QUESTION => ANSWER    train towards the answer and commit; prints the loss before and after
     digest                     sha256 of the tensors as this process sees them through its mapping
     quit                       detach and end
 """
 import argparse
-import hashlib
-import http.client
 import json
 import os
 import sys
-import threading
-import urllib.parse
 
 import numpy as np
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../clients/python"))
+from cairn_client import CairnError, Client  # noqa: E402
+
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-
-
-class Server:
-    def __init__(self, url, token):
-        self.address = urllib.parse.urlsplit(url).netloc
-        self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-
-    def call(self, path, body=None, method="POST"):
-        link = http.client.HTTPConnection(self.address, timeout=120)
-        link.request(method, path, None if method == "GET" else json.dumps(body or {}), self.headers)
-        reply = link.getresponse()
-        answer = json.loads(reply.read())
-        link.close()
-        if reply.status >= 400:
-            raise SystemExit(f"{path}: {answer['error']['code']}: {answer['error']['message']}")
-        return answer["data"] if path.startswith("/api/") else answer
-
-
-class Weights:
-    """The attachment: the tensors are views of the server's memory, written only inside commit()."""
-
-    def __init__(self, server):
-        self.server, self.info = server, server.call("/api/weights/attach", {"client": "trainer.py", "pid": os.getpid()})
-        server.headers["X-miLLM-Attachment"] = self.info["attachment_id"]
-        arena = np.memmap(self.info["arena"]["path"], np.uint8, "r+", shape=(self.info["arena"]["bytes"],))
-        self.raw = {t["name"]: arena[t["offset"]:t["offset"] + t["nbytes"]].view("<u2").reshape(t["shape"])
-                    for t in self.info["tensors"]}
-        self.done = threading.Event()
-        threading.Thread(target=self.beat, daemon=True).start()
-
-    def beat(self):
-        while not self.done.wait(self.info["heartbeat_interval_s"]):
-            self.server.call("/api/weights/heartbeat")
-
-    def get(self, name):  # BF16 is the upper half of float32
-        return (self.raw[name].astype(np.uint32) << 16).view(np.float32)
-
-    def commit(self, name, values):
-        """Stops serving between two steps, writes one tensor (rounded to nearest even), goes on."""
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        self.server.call("/api/weights/quiesce")
-        self.server.call("/api/weights/commit-begin")
-        self.raw[name][...] = rounded
-        ended = self.server.call("/api/weights/commit-end")
-        self.server.call("/api/weights/resume")
-        return ended
-
-    def digest(self):
-        h = hashlib.sha256()
-        for name in sorted(self.raw):
-            h.update(self.raw[name].tobytes())
-        return h.hexdigest()
-
-    def detach(self):
-        self.done.set()
-        self.server.call("/api/weights/detach")
 
 
 def rmsnorm(x, w, eps):
@@ -133,45 +75,48 @@ def train(weights, config, ids, start, goal=0.1, most=200):
     return name, rows, first, loss
 
 
-def token_ids(server, model, text):
-    reply = server.call("/v1/completions", {"model": model, "prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0,
-                                            "add_special_tokens": False, "return_tokens_as_token_ids": True})
+def token_ids(client, model, text):
+    reply = client.call("POST", "/v1/completions", {"model": model, "prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0,
+                                                    "add_special_tokens": False, "return_tokens_as_token_ids": True})
     scores = reply["choices"][0]["logprobs"]
     return [int(t.removeprefix("token_id:")) for t in scores["tokens"]], scores["token_logprobs"]
 
 
-def step(server, weights, config, line):
+def step(client, weights, config, line):
     question, _, answer = (part.strip() for part in line.partition("=>"))
-    model = server.call("/api/weights/status", method="GET")["model"]["name"]
+    model = client.status()["model"]["name"]
     asked = f"{SYSTEM}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    prefix = len(token_ids(server, model, asked)[0])
-    ids, scores = token_ids(server, model, asked + answer + "<|im_end|>")
+    prefix = len(token_ids(client, model, asked)[0])
+    ids, scores = token_ids(client, model, asked + answer + "<|im_end|>")
     name, rows, before, after = train(weights, config, ids, prefix)
-    ended = weights.commit(name, rows)
+    with weights.commit() as commit:  # serving stops between two steps and goes on with the new values
+        commit.put(name, rows)
     print(f"loss {before:.3f} (the server says {-np.mean(scores[prefix:]):.3f}) -> {after:.3f}; "
-          f"commits={ended['commits']}, written in {ended['commit_ms']} ms", flush=True)
+          f"commits={commit.result['commits']}, written in {commit.result['commit_ms']} ms", flush=True)
 
 
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("--url", default=os.environ.get("CAIRN_URL", "http://127.0.0.1:8000"))
-    args.add_argument("--token", default=os.environ.get("CAIRN_TOKEN", ""))
+    args.add_argument("--url", help="default: CAIRN_URL, http://127.0.0.1:8000")
+    args.add_argument("--token", help="default: CAIRN_TOKEN")
     args = args.parse_args()
-    server = Server(args.url, args.token)
-    weights = Weights(server)
-    with open(os.path.join(weights.info["model_dir"], "config.json")) as f:
-        config = json.load(f)
-    print(f"attached {weights.info['attachment_id']}", flush=True)
-    for line in sys.stdin:
-        word, _, rest = line.strip().partition(" ")
-        if word == "step":
-            step(server, weights, config, rest)
-        elif word == "digest":
-            print(weights.digest(), flush=True)
-        elif word == "quit":
-            break
-    weights.detach()
+    client = Client(args.url, args.token)
+    with client.attach("trainer.py") as weights:
+        with open(os.path.join(weights.info["model_dir"], "config.json")) as f:
+            config = json.load(f)
+        print(f"attached {weights.id}", flush=True)
+        for line in sys.stdin:
+            word, _, rest = line.strip().partition(" ")
+            if word == "step":
+                step(client, weights, config, rest)
+            elif word == "digest":
+                print(weights.digest(), flush=True)
+            elif word == "quit":
+                break
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CairnError as e:
+        raise SystemExit(str(e)) from None
