@@ -40,7 +40,8 @@ struct attach_op {
     struct image *source; /* counted: what was resident when the copy began */
     struct image *arena;  /* counted: the copy; NULL once it is resident */
     int64_t generation;
-    bool moved; /* another image became resident meanwhile: copy again */
+    uint64_t load_counter; /* when the copy began */
+    bool moved;            /* another image became resident meanwhile: copy again */
     json_t *data;
 };
 
@@ -141,6 +142,7 @@ static int note_source(struct op *op, struct refusal *r)
     (void)r;
     a->source = image_ref(engine_resident(op->s->engine));
     a->generation = ++op->s->weights->generation; /* of the arena to come */
+    a->load_counter = op->s->weights->load_counter;
     return 0;
 }
 
@@ -166,7 +168,8 @@ static int install(struct op *op, struct refusal *r)
     struct attachment *at = &s->weights->attachment;
 
     (void)r;
-    a->moved = engine_resident(s->engine) != a->source;
+    a->moved = engine_resident(s->engine) != a->source ||
+               s->weights->load_counter != a->load_counter; /* the copy may be of two versions */
     if (a->moved)
         return 0;
     a->data = arena_answer(s, a->arena, op->served, a->id);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/image.h"
+#include "engine/snapshot.h"
 #include "service/body.h"
 #include "service/op.h"
 #include "service/service.h"
@@ -96,11 +97,15 @@ static int begin_leaving(struct op *op, struct refusal *r)
 {
     struct detach_op *d = (struct detach_op *)op;
     struct weights_state *w = op->s->weights;
+    struct err e = {0};
 
     (void)r;
     w->attachment.leaving = true;
     d->serial = w->attachment.serial;
     d->shared = op->image ? image_ref((struct image *)op->image) : NULL;
+    /* A save may still be reading the arena: who has detached is bound by nothing. */
+    if (d->shared && snapshot_detach_all(op->s->engine, d->shared, &e) < 0)
+        log_ev(LOG_WARNING, "weights_detach_snapshot", "cause=\"%s\"", e.msg);
     if (w->condition == WEIGHTS_WRITING) { /* forced, in the middle of the client's commit */
         w->condition = WEIGHTS_TORN;
         log_ev(LOG_ERROR, "weights_torn", "identity=%s why=detached_while_writing",
