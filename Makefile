@@ -1,4 +1,4 @@
-# Cairn's one build file. Targets: all check api-check fuzz cov lint layers format man install clean.
+# Cairn's one build file. Targets: all check api-check crash-matrix fuzz cov lint layers format man install clean.
 # Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
 # `make FAULTS=1 faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
@@ -90,6 +90,10 @@ TEST_SECONDS ?= 300
 check: $(TESTS)
 	@sh scripts/run_unit.sh $(TEST_SECONDS) $(TESTS)
 
+# Every system call of saves and loads is killed, failed and cut from the disk once; ./check.sh takes a sample.
+crash-matrix: all
+	CRASH_MATRIX=full CAIRN=$(abspath $(B)/cairn) /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/crash
+
 # ---- benches: bench/bench_*.c link everything ----
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/bench_*.c))
 benches: $(BENCHES)
@@ -130,6 +134,6 @@ install: all
 clean:
 	rm -rf build
 
-.PHONY: all faults tests check benches fuzzers fuzz layers lint format cov man install clean
+.PHONY: all faults tests check crash-matrix benches fuzzers fuzz layers lint format cov man install clean
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
