@@ -300,6 +300,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_engine --dir MODEL [--threads N] [--streams N] [--fast]\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);
     c.kernels = kernels_pick(fast);
     c.max_running = n + 1;
     struct engine *en = engine_start(&c, &e);
