@@ -84,6 +84,7 @@ fi
 
 if want api; then
     say "API over HTTP"
+    make -s -j"$jobs" WERROR=1 faults >"$log/build" 2>&1 || cat "$log/build" # test_weights_faults.py
     counted "api" "$PY" -m pytest -q -p no:cacheprovider tests/api
     if want sanitize; then
         say "API over HTTP, the server under ASan and UBSan"

@@ -61,7 +61,7 @@ class Server:
         self.start()
 
     def start(self):
-        program = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+        program = self.env.get("CAIRN", str(ROOT / "build/cairn"))
         self.log = open(self.state / "server.log", "ab")
         self.process = subprocess.Popen([program, "serve", "--port", "0", *self.args], env=self.env, cwd=ROOT,
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)

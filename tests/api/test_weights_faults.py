@@ -1,0 +1,123 @@
+"""What a test build can be told to do wrong (make faults): failing stages, slow writes, a file that changes."""
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import OPERATOR, ROOT
+from trainer import Trainer, ask, files_below, granted, load, refused, sha256, status
+
+PROGRAM = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="no test build (make faults)")
+
+
+@pytest.fixture
+def faulty(make_server):
+    made = []
+
+    def make(**env):
+        server = make_server({"CAIRN": str(PROGRAM), **env})
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("stage", ["prepare", "weights", "companions", "manifest", "sync", "rename"])
+def test_a_save_that_fails_before_the_rename_leaves_nothing(faulty, stage):
+    server = faulty(WEIGHTS_TEST_FAIL=stage)
+    holder = Trainer(server)
+    refused(holder.save("run", 1), 500, "CHECKPOINT_WRITE_FAILED", stage=stage, published=False,
+            path="run/step-000001")
+    assert files_below(server.checkpoints / "run") == []
+    assert status(server)["model"]["name"] == "tiny-llama" and status(server)["last_save"] is None
+    assert granted(holder.save("run", 1), 201)["identity_set"] is True
+
+
+@pytest.mark.parametrize("stage", ["sync_parent", "latest"])
+def test_a_save_that_fails_after_the_rename_is_published_and_names_the_resident(faulty, stage):
+    server = faulty(WEIGHTS_TEST_FAIL=stage)
+    holder = Trainer(server)
+    details = refused(holder.save("run", 1), 500, "CHECKPOINT_WRITE_FAILED", stage=stage, published=True,
+                      identity_set=True, name="tiny-llama:run:step-1")
+    assert sha256(server.checkpoints / "run/step-000001/model.safetensors") == details["weights_sha256"]
+    assert status(server)["model"]["name"] == details["name"]
+    assert granted(load(server, holder.id, path="run/step-000001"))["name"] == details["name"]
+
+
+def test_a_commit_while_files_are_written_is_not_in_them(faulty):
+    server = faulty(WEIGHTS_TEST_WRITE_DELAY_MS="600")
+    holder = Trainer(server)
+    before, got = holder.digest(), []
+    saving = threading.Thread(target=lambda: got.append(holder.save("run", 1)))
+    saving.start()
+    while not status(server)["save_in_progress"]:
+        time.sleep(0.01)
+    refused(holder.save("other", 1), 409, "PAUSE_IN_PROGRESS", held_by="save")
+    assert [p.split("/")[0][:5] for p in files_below(server.checkpoints / "run")][0] == ".tmp-"
+    holder.commit(0x0008)
+    saving.join(30)
+    data = granted(got[0], 201)
+    assert data["weights_sha256"] == before != holder.digest()
+    assert ask(server)[1] == f'"{data["name"]}";origin=checkpoint;commits=1'
+
+
+def test_a_load_while_files_are_written_takes_the_name_away(faulty):
+    server = faulty(WEIGHTS_TEST_WRITE_DELAY_MS="600")
+    holder = Trainer(server)
+    first = granted(holder.save("run", 1), 201)
+    holder.commit(0x0008)
+    got = []
+    saving = threading.Thread(target=lambda: got.append(holder.save("run", 2)))
+    saving.start()
+    while not status(server)["save_in_progress"]:
+        time.sleep(0.01)
+    granted(load(server, holder.id, name=first["name"]))
+    saving.join(30)
+    assert granted(got[0], 201)["identity_set"] is False
+    assert status(server)["model"]["name"] == first["name"]
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_file_that_changes_between_hash_and_barrier_is_refused(faulty, attached):
+    server = faulty(WEIGHTS_TEST_VERIFY_DELAY_MS="400")
+    holder = Trainer(server)
+    saved = granted(holder.save("run", 1), 201)
+    holder.commit(0x0008)
+    if not attached:
+        holder.detach()
+    before, got = ask(server), []
+    loading = threading.Thread(
+        target=lambda: got.append(load(server, holder.id if attached else None, name=saved["name"])))
+    loading.start()
+    time.sleep(0.2)
+    os.utime(server.checkpoints / "run/step-000001/model.safetensors")
+    loading.join(30)
+    refused(got[0], 422, "CHECKPOINT_HASH_MISMATCH", reason="file_changed", actual=None, changed="mtime",
+            expected=saved["weights_sha256"])
+    assert ask(server) == before and status(server)["weights_state"] == "clean"
+
+
+def test_a_load_that_fails_after_the_first_write_stops_v1_until_the_next_load(faulty):
+    server = faulty(WEIGHTS_TEST_FAIL="load_after_bytes:1000", WEIGHTS_LOAD_PREFETCH="false")
+    holder = Trainer(server)
+    saved = granted(holder.save("run", 1), 201)
+    answer = ask(server)[0]
+    refused(load(server, holder.id, name=saved["name"]), 500, "WEIGHTS_LOAD_FAILED", mode="in_place",
+            weights_state="torn")
+    for got in (server.complete(), server.chat(), server.get("/v1/models")):
+        assert got.status == 503 and got.json()["error"]["code"] == "weights_torn"
+    refused(holder.save("run", 2), 409, "WEIGHTS_NOT_CLEAN", weights_state="torn")
+    granted(load(server, None, OPERATOR, name=saved["name"]))  # an operator may, while the weights are torn
+    assert ask(server)[0] == answer and holder.digest() == saved["weights_sha256"]
+
+
+def test_too_little_memory_refuses_a_save_and_an_unknown_figure_does_not(faulty):
+    server = faulty(WEIGHTS_TEST_MEM_AVAILABLE="1000")
+    details = refused(Trainer(server).save("run", 1), 507, "INSUFFICIENT_MEMORY", available_bytes=1000)
+    assert details["required_bytes"] > details["snapshot_bytes"]
+    other = faulty(WEIGHTS_TEST_MEM_AVAILABLE="unknown")
+    granted(Trainer(other).save("run", 1), 201)
