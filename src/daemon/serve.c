@@ -31,7 +31,7 @@
 #include "store/sweep.h"
 #include "text/chat_template.h"
 
-enum { STOP_GRACE_MS = 5000 };
+enum { STOP_GRACE_MS = 5000, SPARE_HANDLERS = 64 };
 
 /* Every part, in the order in which they are made; taken down in the opposite one. */
 struct daemon {
@@ -161,6 +161,9 @@ static int start_http(struct daemon *d, struct err *e)
         .limit = api_limit,
         .refuse = api_refuse,
         .arg = &d->api,
+        .spool_dir = s->state_dir,
+        /* Held requests keep their threads; those who let them go need some, too. */
+        .max_threads = s->max_concurrent + s->max_pending + SPARE_HANDLERS,
     };
 
     d->api = (struct api){.service = d->service, .version = CAIRN_VERSION};
@@ -245,7 +248,8 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGINT);
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of the write, not the end of the server */
+    signal(SIGXFSZ,
+           SIG_IGN); /* a file-size limit is an error of the write, not the end of the server */
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
 }
 

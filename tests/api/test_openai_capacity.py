@@ -89,6 +89,17 @@ def test_a_client_that_leaves_while_it_waits_frees_its_place(narrow):
         trainer("resume")
 
 
+def test_hundreds_of_held_requests_leave_room_to_let_them_go(make_server):
+    server = make_server({"MAX_PENDING_REQUESTS": "300", "WEIGHTS_QUIESCE_MAX_HOLD_S": "60", "WEIGHTS_COMMIT_WATCHDOG_S": "60"})
+    with Trainer(server) as trainer, ThreadPoolExecutor(260) as pool:
+        trainer("quiesce")
+        waiting = [pool.submit(server.complete, "a", max_tokens=1) for _ in range(260)]
+        wait_for(server, "queue_pending", 260, seconds=60)
+        trainer("resume")
+        assert {w.result().status for w in waiting} == {200}
+    server.stop()
+
+
 def test_requests_beyond_the_slots_wait_for_their_turn(narrow):
     with ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda _: narrow.complete("The river", temperature=0, max_tokens=20).json()["choices"][0]["text"], range(4)))
