@@ -18,6 +18,8 @@ static const struct api_route routes[] = {
     {"POST", "/api/weights/commit-end", millm_commit_end, BODY_SMALL},
     {"POST", "/api/weights/save", millm_save, BODY_SMALL},
     {"POST", "/api/weights/load", millm_load, BODY_SMALL},
+    {"POST", "/api/weights/plan/save", millm_plan_save, BODY_SMALL},
+    {"POST", "/api/weights/plan/load", millm_plan_load, BODY_SMALL},
     {"GET", "/api/weights/lineage", millm_lineage, BODY_NONE},
     {"GET", "/api/weights/status", millm_status, BODY_NONE},
 

@@ -373,7 +373,7 @@ static int load_row(struct load_op *op, struct refusal *r)
 
 /* ---- the call ---- */
 
-static void release(struct load_op *op)
+void load_op_release(struct load_op *op)
 {
     resolved_release(&op->at);
     manifest_release(&op->manifest);
@@ -413,7 +413,7 @@ int weights_load(struct service *s, const struct weights_req *req, json_t **data
     rc = run(&op, load_rules, r);
     *data = rc == 0 ? answer(&op) : NULL;
     rc = op_end(&op.op, 200, rc, r);
-    release(&op);
+    load_op_release(&op);
     return rc;
 }
 
@@ -431,7 +431,7 @@ int load_at_start(struct service *s, const char *name, struct refusal *r)
              ? run(&op, load_rules + REQUEST_RULES, r)
              : refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory, or AUTO_LOAD_MODEL is not UTF-8.");
     rc = op_end(&op.op, 200, rc, r);
-    release(&op);
+    load_op_release(&op);
     json_decref(text);
     return rc;
 }

@@ -19,6 +19,7 @@ struct load_op {
     struct op op; /* first: the checks take a struct op */
     /* the request */
     const json_t *name, *path; /* strings, borrowed; at most one is set */
+    bool plan;                 /* only look: nothing is kept in memory */
     bool by_id;
     int64_t model_id;
     const char *gpu;
@@ -32,6 +33,7 @@ struct load_op {
     struct st_index index;
     bool index_ok;
     char index_problem[320];
+    bool room;                   /* memory can hold a second image */
     struct image_staging staged; /* the verified bytes, when memory allowed to keep them */
     char sha256[SHA256_HEX];
     double verify_ms, write_ms;
@@ -65,4 +67,6 @@ refusal_check_fn check_load_dir; /* load_dir.c: row 19 */
 
 bool load_may_write(
     const struct op *op); /* the caller may load in place although something is attached */
+
+void load_op_release(struct load_op *op); /* everything but op.op */
 #endif

@@ -366,7 +366,7 @@ static int check_memory(void *ctx, struct refusal *r)
     image_unref(old);
     if (op->in_place)
         return 0;
-    if (op->staged.weights)
+    if (op->room)
         return memory_refuse_test(op->op.s, bytes, r);
     return memory_refuse(op->op.s, bytes > freed ? bytes - freed : 0, true, r);
 }

@@ -61,10 +61,14 @@ static void make_staging(struct load_op *op)
 
     if (!s->settings->load_prefetch || !bytes)
         return;
-    if (memory_refuse(s, bytes, false, &none) == 0 &&
-        image_stage_empty(&op->staged, engine_bank(s->engine), &op->index, &e) < 0)
-        log_ev(LOG_INFO, "weights_load_not_staged", "cause=\"%s\"", e.msg);
+    op->room = memory_refuse(s, bytes, false, &none) == 0;
     refusal_clear(&none);
+    if (op->plan || !op->room)
+        return;
+    if (image_stage_empty(&op->staged, engine_bank(s->engine), &op->index, &e) < 0) {
+        log_ev(LOG_INFO, "weights_load_not_staged", "cause=\"%s\"", e.msg);
+        op->room = false;
+    }
 }
 
 static int place_block(void *arg, const void *bytes, size_t offset, size_t n, struct err *e)

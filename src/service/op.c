@@ -98,6 +98,8 @@ void weights_note_too_large(struct service *s, const struct weights_req *req, co
     } routes[] = {
         {"/api/weights/save", "weights_save"},
         {"/api/weights/load", "weights_load"},
+        {"/api/weights/plan/save", "weights_plan_save"},
+        {"/api/weights/plan/load", "weights_plan_load"},
         {"/api/weights/attach", "weights_attach"},
         {"/api/weights/detach", "weights_detach"},
         {"/api/weights/quiesce", "weights_quiesce"},

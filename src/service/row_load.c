@@ -88,8 +88,8 @@ static void drop_resident(struct engine *en, void *arg)
     state_changed(w->s);
 }
 
-/* Memory for both images, or for the new one once the old one is gone. */
-static int make_room(struct row_work *w, struct refusal *r)
+/* Memory for both images, or (plan->drops) for the new one once the old one is gone. */
+static int find_room(const struct row_work *w, struct row_plan *plan, struct refusal *r)
 {
     struct service *s = w->s;
     struct err e = {0};
@@ -98,13 +98,27 @@ static int make_room(struct row_work *w, struct refusal *r)
     size_t freed = old ? old->weights->bytes : 0;
 
     image_unref(old);
+    *plan = (struct row_plan){.bytes = bytes};
     if (bytes == 0)
         return refuse_load(w, &e, NULL, r);
     if (memory_refuse(s, bytes, w->l->test_memory, r) == 0)
-        return resident_wait_room(s, r);
+        return 0;
     if (freed < bytes || memory_refuse(s, bytes - freed, w->l->test_memory, r) < 0)
         return -1;
     refusal_clear(r);
+    plan->drops = true;
+    return 0;
+}
+
+static int make_room(struct row_work *w, struct refusal *r)
+{
+    struct service *s = w->s;
+    struct row_plan plan;
+
+    if (find_room(w, &plan, r) < 0)
+        return -1;
+    if (!plan.drops)
+        return resident_wait_room(s, r);
     engine_call(s->engine, drop_resident, w);
     w->l->dropped = true;
     resident_note_rows(s, w->old_row, 0);
@@ -185,20 +199,39 @@ static void note_failure(struct row_work *w, const struct refusal *r)
     served_unref(now);
 }
 
+static int find_row(struct row_work *w, struct refusal *r)
+{
+    struct err e = {0};
+
+    if (catalogue_get(w->s->db, w->l->id, &w->row, &e) == 0)
+        return 0;
+    return refuse_with(r, REFUSAL_MODEL_NOT_FOUND,
+                       json_pack("{s:I}", "model_id", (json_int_t)w->l->id),
+                       "There is no model %" PRId64 ".", w->l->id);
+}
+
 static int work(struct row_work *w, struct refusal *r)
 {
     struct err e = {0};
 
-    if (catalogue_get(w->s->db, w->l->id, &w->row, &e) < 0)
-        return refuse_with(r, REFUSAL_MODEL_NOT_FOUND,
-                           json_pack("{s:I}", "model_id", (json_int_t)w->l->id),
-                           "There is no model %" PRId64 ".", w->l->id);
+    if (find_row(w, r) < 0)
+        return -1;
     str_copy(w->l->name, sizeof w->l->name, w->row.name);
     catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e);
     if (open_dir(w, r) < 0 || make_room(w, r) < 0 || read_image(w, r) < 0)
         return -1;
     engine_call(w->s->engine, swap, w);
     return 0;
+}
+
+static void release(struct row_work *w)
+{
+    image_unref(w->image);
+    served_unref(w->served);
+    model_dir_close(&w->md);
+    model_row_release(&w->row);
+    fs_close(w->dir_fd);
+    free(w->config);
 }
 
 int row_load_run(struct service *s, struct row_load *l, struct refusal *r)
@@ -217,11 +250,15 @@ int row_load_run(struct service *s, struct row_load *l, struct refusal *r)
         note_failure(&w, r);
         engine_call(s->engine, give_up, &w);
     }
-    image_unref(w.image);
-    served_unref(w.served);
-    model_dir_close(&w.md);
-    model_row_release(&w.row);
-    fs_close(w.dir_fd);
-    free(w.config);
+    release(&w);
+    return rc;
+}
+
+int row_load_plan(struct service *s, struct row_load *l, struct row_plan *out, struct refusal *r)
+{
+    struct row_work w = {.s = s, .l = l, .dir_fd = -1};
+    int rc = find_row(&w, r) < 0 || open_dir(&w, r) < 0 ? -1 : find_room(&w, out, r);
+
+    release(&w);
     return rc;
 }

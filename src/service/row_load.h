@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct model_row;
@@ -30,4 +31,13 @@ struct row_load {
 /* 0, or -1 with *r: MODEL_NOT_FOUND, INSUFFICIENT_MEMORY, MODEL_BUSY (drain_timeout),
  * MODEL_LOAD_FAILED. */
 int row_load_run(struct service *s, struct row_load *l, struct refusal *r);
+
+struct row_plan {
+    size_t bytes; /* of the weights */
+    bool drops;   /* memory cannot hold both: the old resident goes first */
+};
+
+/* The refusals of row_load_run that are known before anything is read or changed; l->id and
+ * l->test_memory count. */
+int row_load_plan(struct service *s, struct row_load *l, struct row_plan *out, struct refusal *r);
 #endif

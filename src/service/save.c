@@ -27,7 +27,7 @@
 
 /* ---- the instant ---- */
 
-static bool parent_matches(const json_t *manifest, const struct served *served)
+bool save_parent_matches(const json_t *manifest, const struct served *served)
 {
     const json_t *parent = json_object_get(manifest, "parent");
 
@@ -51,7 +51,7 @@ static int take_snapshot(struct op *base, struct refusal *r)
     op->created_ms = clock_wall_ms();
     op->commits_ever = w->commits_ever;
     op->load_counter = w->load_counter;
-    op->parent_match = parent_matches(op->manifest, base->served);
+    op->parent_match = save_parent_matches(op->manifest, base->served);
     str_copy(op->base_model, sizeof op->base_model, base->served->base_model);
     w->save = (struct save_slot){.busy = true, .started_ms = op->created_ms};
     str_copy(w->save.name, sizeof w->save.name, buf_str(&op->name));

@@ -43,4 +43,7 @@ struct save_op {
 extern const struct refusal_rule save_rules[];
 /* Decided together with the snapshot, between two steps (rows 3, 4 and 8 again, then 15 to 17'). */
 extern const struct refusal_rule save_barrier_rules[];
+
+/* The manifest's parent is the checkpoint (or, with null, the model) that the weights came from. */
+bool save_parent_matches(const json_t *manifest, const struct served *served);
 #endif

@@ -32,6 +32,8 @@ typedef int weights_route_fn(struct service *s, const struct weights_req *req, j
 weights_route_fn weights_attach, weights_detach, weights_heartbeat;
 weights_route_fn weights_quiesce, weights_resume, weights_commit_begin, weights_commit_end;
 weights_route_fn weights_save, weights_load;
+/* The refusals of a save or a load, nothing changed, and what it would do (service/plan.c). */
+weights_route_fn weights_plan_save, weights_plan_load;
 
 /* The audit line of a call whose body was too large to be read; other paths than those of protected
  * routes leave none. Does not ask the engine thread. */

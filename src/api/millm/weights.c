@@ -93,6 +93,16 @@ void millm_load(struct api_call *call)
     protected_route(call, weights_load, 200);
 }
 
+void millm_plan_save(struct api_call *call)
+{
+    protected_route(call, weights_plan_save, 200);
+}
+
+void millm_plan_load(struct api_call *call)
+{
+    protected_route(call, weights_plan_load, 200);
+}
+
 void millm_lineage(struct api_call *call)
 {
     json_t *data = NULL;
