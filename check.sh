@@ -63,6 +63,7 @@ if ! make -s -j"$jobs" WERROR=1 all >"$log/build" 2>&1; then
     finish
 fi
 one "build" true
+one "build with fault points" make -s -j"$jobs" WERROR=1 faults
 
 if want lint; then
     say "layers and lint"
