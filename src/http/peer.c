@@ -17,7 +17,7 @@ struct query {
 
 int peer_diag_open(void)
 {
-    struct timeval wait = {.tv_usec = 20 * 1000};
+    struct timeval wait = {.tv_usec = 20000};
     int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 
     if (fd >= 0)

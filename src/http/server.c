@@ -76,7 +76,7 @@ static void fit_connections(struct http_config *c)
     if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY &&
         (rlim_t)c->max_connections + SPARE_DESCRIPTORS > r.rlim_cur)
         c->max_connections =
-            r.rlim_cur > 2 * SPARE_DESCRIPTORS ? (int)r.rlim_cur - SPARE_DESCRIPTORS : 64;
+            r.rlim_cur > (rlim_t)2 * SPARE_DESCRIPTORS ? (int)r.rlim_cur - SPARE_DESCRIPTORS : 64;
 }
 
 /* ---- listening ---- */
@@ -122,13 +122,16 @@ static int open_listener(const struct http_config *c, struct err *e)
 
 static int bound_port(int fd)
 {
-    struct sockaddr_storage a = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {0};
     socklen_t n = sizeof a;
 
-    if (getsockname(fd, (void *)&a, &n) < 0)
+    if (getsockname(fd, &a.any, &n) < 0)
         return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&a)->sin6_port
-                                         : ((struct sockaddr_in *)(void *)&a)->sin_port);
+    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
 /* ---- the library's daemon ---- */

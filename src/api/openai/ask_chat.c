@@ -170,7 +170,7 @@ static void parse_conversations(struct ask *a)
     if (n_extra && a->stream)
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "extra_messages",
                 "extra_messages cannot be streamed.");
-    list = arena_alloc(&a->arena, (1 + n_extra) * sizeof *list);
+    list = arena_alloc(&a->arena, (1 + n_extra) * sizeof(json_t *));
     if (!list)
         return;
     list[0] = read_conversation(a, "messages", json_object_get(a->body, "messages"));

@@ -183,7 +183,7 @@ static const struct {
     {"stream_options", BOTH},
 };
 
-#define COUNT(table) (sizeof table / sizeof *table)
+#define COUNT(table) (sizeof(table) / sizeof *(table))
 
 /* true: the name is known on this route. */
 static bool check_one(struct ask *a, enum endpoint where, const char *name, const json_t *v)
