@@ -248,8 +248,6 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGINT);
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ,
-           SIG_IGN); /* a file-size limit is an error of the write, not the end of the server */
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
 }
 
