@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "base/version.h"
 #include "daemon/config.h"
 #include "db/db.h"
@@ -56,7 +57,7 @@ static int make_dirs(const char *path, struct err *e)
 
     if (strlen(path) >= sizeof part)
         return err_set(e, ERR_ARG, "STATE_DIR: the path is too long");
-    strcpy(part, path);
+    str_copy(part, sizeof part, path);
     for (char *p = part + 1;; p++) {
         char c = *p;
 
