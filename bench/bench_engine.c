@@ -41,7 +41,7 @@ static void on_event(void *arg, const struct gen_event *ev)
 {
     struct stream *s = arg;
 
-    if (ev->kind == GEN_ADMITTED || ev->kind == GEN_SEQUENCE_DONE)
+    if (ev->kind < GEN_TOKEN || ev->kind == GEN_SEQUENCE_DONE)
         return;
     pthread_mutex_lock(&s->lock);
     if (ev->kind == GEN_TOKEN && s->n < EVENTS_MAX)

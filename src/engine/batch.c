@@ -139,6 +139,15 @@ static int fill_history(struct sequence *s)
     return 0;
 }
 
+static void tell_known(struct sequence *s)
+{
+    struct gen_event ev = {
+        .kind = GEN_PROMPT_KNOWN, .sequence = s->index, .n_known = kv_seq_length(s->kv)};
+
+    if (ev.n_known > 0)
+        gen_emit(s->gen, &ev);
+}
+
 /* A follower shares the full blocks of the prompt and is promised the rest. */
 static int start_sequence(struct batch *b, struct sequence *s)
 {
@@ -157,6 +166,8 @@ static int start_sequence(struct batch *b, struct sequence *s)
     s->state = leader ? SEQ_FOLLOWING : SEQ_PREFILL;
     s->gen->n_started++;
     b->n_active++;
+    if (!leader)
+        tell_known(s);
     return 0;
 }
 

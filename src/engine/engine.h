@@ -106,6 +106,8 @@ struct gen_prompt {
 
 enum gen_event_kind {
     GEN_ADMITTED,      /* served is set: the name, header and image of this request */
+    GEN_PROMPT_KNOWN,  /* the first n_known positions of the prompt were computed before (may come
+                          early) */
     GEN_PROMPT_TOKEN,  /* one scored prompt position (prompt_logprobs): token, logprob, top; first:
                           no logprob */
     GEN_TOKEN,         /* one generated token, the end token included */
@@ -132,6 +134,7 @@ struct gen_top {
 struct gen_event {
     enum gen_event_kind kind;
     int sequence; /* index into spec->prompts */
+    int n_known;
     int32_t token;
     bool has_logprob;
     float

@@ -27,7 +27,8 @@ struct run {
     struct prompt_tokens *prompts;
     int n_prompts, n_choices;
     struct choice *choices;
-    int *prompt_told; /* echoed prompt tokens of each choice so far */
+    int cached_tokens; /* of the prompts, each counted once */
+    int *prompt_told;  /* echoed prompt tokens of each choice so far */
     struct chat_queue queue;
     struct gen *gen;
     struct served *served; /* counted, after admission */
@@ -276,6 +277,10 @@ static enum next handle(struct run *run, const struct gen_event *ev, struct refu
     case GEN_ADMITTED:
         on_admitted(run, ev);
         return NEXT_EVENT;
+    case GEN_PROMPT_KNOWN:
+        if (ev->sequence % run->job->best_of == 0)
+            run->cached_tokens += ev->n_known;
+        return NEXT_EVENT;
     case GEN_PROMPT_TOKEN:
         on_prompt_token(run, ev->sequence, ev);
         return NEXT_EVENT;
@@ -390,6 +395,7 @@ static enum next generate(struct run *run, struct chat_usage *usage, struct refu
         job->watch(job->watch_arg, NULL, NULL);
     gen_free(run->gen);
     usage->prompt_tokens = prompt_tokens_total(run);
+    usage->cached_tokens = run->cached_tokens;
     for (int i = 0; i < run->n_choices; i++)
         usage->completion_tokens += run->choices[i].n_generated;
     return next;

@@ -28,7 +28,7 @@ def test_an_answer_has_its_shape_and_headers(server):
     assert body["choices"][0]["finish_reason"] in ("stop", "length")
     usage = body["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
     assert re.fullmatch(r"millm:.+@.+:.+/.+:transformers", body["system_fingerprint"])
     assert answer.header("X-miLLM-Model") == f'"{server.model}";origin=model;commits=0'
     assert answer.header("X-miLLM-Backend") == "cbm" and answer.header("X-miLLM-Seed") is None
@@ -188,6 +188,17 @@ def test_top_p_and_top_k_of_one_are_greedy(server):
     plain = text(server.complete(temperature=0, max_tokens=24))
     for fields in ({"top_p": 1e-9}, {"top_p": 0}, {"top_k": 1}, {"temperature": 1e-30}):
         assert text(server.complete(**{"temperature": 1, "max_tokens": 24, **fields})) == plain
+
+
+def test_a_prompt_seen_before_is_cached_and_answers_alike(server):
+    prompt = "Never sent before. " * 12
+    first, second = (server.complete(prompt, temperature=0, max_tokens=8).json() for _ in range(2))
+    assert first["choices"] == second["choices"]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert second["usage"]["prompt_tokens"] / 2 < cached < second["usage"]["prompt_tokens"]
+    scored = server.complete(prompt, max_tokens=0, echo=True, logprobs=0).json()["usage"]
+    assert scored["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_a_text_stream_is_the_plain_answer_in_pieces(server):

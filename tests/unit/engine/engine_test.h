@@ -115,6 +115,8 @@ static inline void hear(void *arg, const struct gen_event *ev)
         snprintf(h->name, sizeof h->name, "%s", ev->served->name);
         h->epoch = ev->image->epoch;
         break;
+    case GEN_PROMPT_KNOWN:
+        break;
     case GEN_TOKEN:
         hear_token(h, ev);
         break;
