@@ -38,7 +38,7 @@ struct kern_matrix {
 };
 
 struct kernels {
-    const char *name;     /* "ref", "avx2", "avx512", "bf16" */
+    const char *name;     /* "ref", "avx2", "avx512", "bf16", "bf16-ref" */
     const char *numerics; /* "exact-1" or "bf16-1" */
 
     /* Activations in the form linear() reads. px has linear_x_bytes(m,k) bytes; for exact numerics
@@ -109,7 +109,8 @@ enum { LINEAR_SCRATCH = 512 * 1024 };
 /* The best table for this CPU. fast: bf16-1 where the CPU has AVX512-BF16, else the exact table
  * (its `numerics` says which). Never NULL. */
 const struct kernels *kernels_pick(bool fast);
-/* By name; NULL when this CPU lacks the instructions or the name is unknown. */
+/* By name; NULL when this CPU lacks the instructions or the name is unknown. "ref" and "bf16-ref",
+ * the scalar definitions of the two numerics, run on every CPU and are slow. */
 const struct kernels *kernels_by_name(const char *name);
 
 float kern_exp(float x); /* the scalar definition of exp that all variants reproduce */

@@ -11,6 +11,12 @@
 
 enum { TILE_STEP = LANES };
 
+INLINE bool tile_takes(enum kern_dtype dtype)
+{
+    (void)dtype;
+    return true;
+}
+
 INLINE const char *tile_x(const struct linear_job *b, int row)
 {
     return (const char *)(b->x + row * b->ldx);

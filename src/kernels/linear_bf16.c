@@ -17,6 +17,11 @@ INLINE size_t row_elements(int k)
     return ((size_t)k + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
 }
 
+INLINE bool tile_takes(enum kern_dtype dtype)
+{
+    return dtype == KERN_BF16;
+}
+
 INLINE const char *tile_x(const struct linear_job *b, int row)
 {
     return (const char *)b->px + (size_t)row * row_elements(b->w->k) * sizeof(uint16_t);

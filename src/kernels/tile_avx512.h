@@ -145,12 +145,12 @@ INLINE void run_tile(const struct linear_job *b, int R, enum kern_dtype dtype, i
 #define RUN_TILE(R)                                                                               \
     static void run_tile_##R(const struct linear_job *b, int row, struct outputs o, size_t ahead) \
     {                                                                                             \
-        if (b->w->dtype == KERN_BF16)                                                             \
-            run_tile(b, R, KERN_BF16, row, o, ahead);                                             \
-        else if (b->w->dtype == KERN_F16)                                                         \
+        if (tile_takes(KERN_F32) && b->w->dtype == KERN_F32)                                      \
+            run_tile(b, R, KERN_F32, row, o, ahead);                                              \
+        else if (tile_takes(KERN_F16) && b->w->dtype == KERN_F16)                                 \
             run_tile(b, R, KERN_F16, row, o, ahead);                                              \
         else                                                                                      \
-            run_tile(b, R, KERN_F32, row, o, ahead);                                              \
+            run_tile(b, R, KERN_BF16, row, o, ahead);                                             \
     }
 
 RUN_TILE(1)
