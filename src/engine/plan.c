@@ -146,8 +146,7 @@ static bool anybody_decodes(const struct batch *b)
 static void plan_prefill(struct step *st)
 {
     struct found f;
-    int decoding = st->n_decode ? st->n_decode : anybody_decodes(st->batch);
-    int room = step_clock_chunk(&st->runner->clock, decoding);
+    int room = step_clock_chunk(&st->runner->clock, anybody_decodes(st->batch));
 
     if (room > FORWARD_ROWS_MAX - st->n_rows)
         room = FORWARD_ROWS_MAX - st->n_rows;

@@ -14,14 +14,14 @@
 
 /* Steps while somebody waits for tokens, and while nobody does: a message waits for one step too.
  */
-static const double busy_ms = 24, alone_ms = 320;
+static const double busy_ms = 25, alone_ms = 320;
+static const double weight = 0.3; /* of the newest measurement */
 
 enum {
-    CLOCK_ROWS_MIN =
-        24, /* smaller steps are bound by reading the weights: they say little of a row */
+    CHUNK_TOLD_BY = 8, /* fewer rows say little of what a row adds */
     CHUNK_UNKNOWN = 32,
     CHUNK_ALONE_UNKNOWN = 128,
-    CHUNK_MIN = 32,
+    CHUNK_MIN = 16,
     CHUNK_BUSY_MAX = 128,
     CHUNK_ALONE_MIN = 64,
 };
@@ -31,22 +31,33 @@ static int clamp_rows(double rows, int least, int most)
     return rows < least ? least : rows > most ? most : (int)rows;
 }
 
-int step_clock_chunk(const struct step_clock *c, int decoding)
+static void follow(double *mean, double ms)
 {
-    if (c->row_ms <= 0)
-        return decoding ? CHUNK_UNKNOWN : CHUNK_ALONE_UNKNOWN;
-    if (decoding)
-        return clamp_rows(busy_ms / c->row_ms - decoding, CHUNK_MIN, CHUNK_BUSY_MAX);
-    return clamp_rows(alone_ms / c->row_ms, CHUNK_ALONE_MIN, FORWARD_ROWS_MAX);
+    *mean = *mean <= 0 ? ms : (1 - weight) * *mean + weight * ms;
 }
 
-void step_clock_note(struct step_clock *c, int rows, double ms)
+/* On a machine so busy that decoding alone takes longer than it should, small chunks would only
+ * make the prompt wait: it gets half as much again. */
+int step_clock_chunk(const struct step_clock *c, bool decoding)
 {
-    if (rows < CLOCK_ROWS_MIN)
-        return;
-    double row_ms = ms / rows;
+    double room = busy_ms - c->decode_ms;
 
-    c->row_ms = c->row_ms <= 0 ? row_ms : 0.7 * c->row_ms + 0.3 * row_ms;
+    if (c->row_ms <= 0)
+        return decoding ? CHUNK_UNKNOWN : CHUNK_ALONE_UNKNOWN;
+    if (!decoding)
+        return clamp_rows(alone_ms / c->row_ms, CHUNK_ALONE_MIN, FORWARD_ROWS_MAX);
+    room = room < c->decode_ms / 2 ? c->decode_ms / 2 : room;
+    return clamp_rows(room / c->row_ms, CHUNK_MIN, CHUNK_BUSY_MAX);
+}
+
+void step_clock_note(struct step_clock *c, int n_decode, int n_prefill, double ms)
+{
+    double added = n_decode ? ms - c->decode_ms : ms;
+
+    if (n_prefill == 0)
+        follow(&c->decode_ms, ms);
+    else if (n_prefill >= CHUNK_TOLD_BY)
+        follow(&c->row_ms, (added < ms / 4 ? ms / 4 : added) / n_prefill);
 }
 
 static size_t round_up(size_t n, size_t to)

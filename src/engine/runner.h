@@ -25,9 +25,10 @@ enum {
     DECODE_MAX = 64,  /* rows of one step that decode */
 };
 
-/* How long steps take, for the size of the next prefill chunk. Means that follow the load. */
+/* How long steps take, for the size of the next prefill chunk: means that follow the load. */
 struct step_clock {
-    double row_ms; /* time of a step with a chunk, by its rows; 0: not measured yet */
+    double decode_ms; /* of a step without prefill; 0: not measured yet */
+    double row_ms;    /* what one row of prefill adds to a step; 0: not measured yet */
 };
 
 struct runner {
@@ -69,7 +70,8 @@ size_t runner_kv_promised(const struct runner *r);
 /* Forgets what sequences have left behind: the weights are about to change. */
 void runners_drop_prefixes(struct engine *en);
 
-/* Rows of prefill that the next step may take beside `decoding` rows of decode. */
-int step_clock_chunk(const struct step_clock *c, int decoding);
-void step_clock_note(struct step_clock *c, int rows, double ms);
+/* Rows of prefill that the next step may take; decoding: somebody waits for its next token. */
+int step_clock_chunk(const struct step_clock *c, bool decoding);
+/* A step of so many rows took ms. */
+void step_clock_note(struct step_clock *c, int n_decode, int n_prefill, double ms);
 #endif

@@ -95,8 +95,7 @@ static int run(struct step *st)
     if (st->n_select > 0)
         logits_run(r->logits, st->image->model, r->hidden, st->n_select, st->rows);
     pick_all(st);
-    if (st->n_rows > st->n_decode)
-        step_clock_note(&r->clock, st->n_rows, clock_ms_since(start));
+    step_clock_note(&r->clock, st->n_decode, st->n_rows - st->n_decode, clock_ms_since(start));
     return 0;
 }
 

@@ -3,19 +3,33 @@
 #include "engine_test.h"
 #include "model/forward.h"
 
+static void note(struct step_clock *c, int n_decode, int n_prefill, double ms)
+{
+    for (int i = 0; i < 40; i++) /* means have settled */
+        step_clock_note(c, n_decode, n_prefill, ms);
+}
+
 static void chunks_follow_the_measured_time_of_a_row(void **state)
 {
     struct step_clock c = {0};
 
     (void)state;
-    for (int i = 0; i < 30; i++)
-        step_clock_note(&c, 64, 32); /* half a millisecond a row */
-    assert_int_equal(step_clock_chunk(&c, 8), 24 / 0.5 - 8);
-    assert_int_equal(step_clock_chunk(&c, 0), FORWARD_ROWS_MAX);
-    for (int i = 0; i < 30; i++)
-        step_clock_note(&c, 64, 128);
-    assert_int_equal(step_clock_chunk(&c, 0), 160);
-    assert_int_equal(step_clock_chunk(&c, 8), 32); /* less would not make the step shorter */
+    note(&c, 8, 0, 5);
+    note(&c, 8, 40, 5 + 20);
+    assert_int_equal(step_clock_chunk(&c, true), 40); /* 20 ms are left, a row adds half of one */
+    assert_int_equal(step_clock_chunk(&c, false), FORWARD_ROWS_MAX);
+    note(&c, 0, 100, 200);
+    assert_int_equal(step_clock_chunk(&c, false), 160);
+}
+
+static void a_busy_machine_does_not_starve_prompts(void **state)
+{
+    struct step_clock c = {0};
+
+    (void)state;
+    note(&c, 8, 0, 60); /* decoding alone takes more than a step should */
+    note(&c, 8, 16, 60 + 24);
+    assert_int_equal(step_clock_chunk(&c, true), 20);
 }
 
 static void a_chunk_stays_within_its_bounds(void **state)
@@ -23,20 +37,20 @@ static void a_chunk_stays_within_its_bounds(void **state)
     struct step_clock fast = {.row_ms = 1e-6}, slow = {.row_ms = 1e6}, unknown = {0};
 
     (void)state;
-    assert_int_equal(step_clock_chunk(&fast, 8), 128);
-    assert_int_equal(step_clock_chunk(&fast, 0), FORWARD_ROWS_MAX);
-    assert_int_equal(step_clock_chunk(&slow, 8), 32);
-    assert_int_equal(step_clock_chunk(&slow, 0), 64);
-    assert_int_equal(step_clock_chunk(&unknown, 8), 32);
-    assert_int_equal(step_clock_chunk(&unknown, 0), 128);
+    assert_int_equal(step_clock_chunk(&fast, true), 128);
+    assert_int_equal(step_clock_chunk(&fast, false), FORWARD_ROWS_MAX);
+    assert_int_equal(step_clock_chunk(&slow, true), 16);
+    assert_int_equal(step_clock_chunk(&slow, false), 64);
+    assert_int_equal(step_clock_chunk(&unknown, true), 32);
+    assert_int_equal(step_clock_chunk(&unknown, false), 128);
 }
 
-static void small_steps_say_nothing_of_a_row(void **state)
+static void a_few_rows_say_nothing_of_a_row(void **state)
 {
     struct step_clock c = {0};
 
     (void)state;
-    step_clock_note(&c, 9, 1000); /* bound by reading the weights */
+    step_clock_note(&c, 0, 3, 1000); /* bound by reading the weights */
     assert_true(c.row_ms <= 0);
 }
 
@@ -69,8 +83,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_follow_the_measured_time_of_a_row),
+        cmocka_unit_test(a_busy_machine_does_not_starve_prompts),
         cmocka_unit_test(a_chunk_stays_within_its_bounds),
-        cmocka_unit_test(small_steps_say_nothing_of_a_row),
+        cmocka_unit_test(a_few_rows_say_nothing_of_a_row),
         cmocka_unit_test(the_median_of_slots_is_known_after_three),
     };
 
