@@ -14,7 +14,7 @@
 
 /* Steps while somebody waits for tokens, and while nobody does: a message waits for one step too.
  */
-static const double busy_ms = 25, alone_ms = 320;
+static const double busy_ms = 27, alone_ms = 320;
 static const double weight = 0.3; /* of the newest measurement */
 
 enum {

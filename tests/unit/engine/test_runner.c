@@ -16,7 +16,7 @@ static void chunks_follow_the_measured_time_of_a_row(void **state)
     (void)state;
     note(&c, 8, 0, 5);
     note(&c, 8, 40, 5 + 20);
-    assert_int_equal(step_clock_chunk(&c, true), 40); /* 20 ms are left, a row adds half of one */
+    assert_int_equal(step_clock_chunk(&c, true), 44); /* 22 ms are left, a row adds half of one */
     assert_int_equal(step_clock_chunk(&c, false), FORWARD_ROWS_MAX);
     note(&c, 0, 100, 200);
     assert_int_equal(step_clock_chunk(&c, false), 160);
