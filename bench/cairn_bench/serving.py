@@ -119,7 +119,7 @@ def mixed(pairs):
             alone = Streams(s.address, "/v1/completions", prompt, 1).finish()["first_ms"][0]
             streams = Streams(s.address, "/v1/completions", body(s.name(), 400), 8)
             time.sleep(1.0)
-            prompt["prompt"] = ids[k + 7:] + ids[:k + 7]
+            prompt["prompt"] = ids[k + 500:] + ids[:k + 500]
             among = Streams(s.address, "/v1/completions", prompt, 1).finish()["first_ms"][0]
             gaps = [g for stream in streams.finish()["gaps"] for g in stream]
             t.add("first token, alone", alone)
