@@ -154,7 +154,7 @@ static void scale(const struct sample_params *p, int vocab, float max, struct wo
 
     w->total = 0;
     for (int b = 0; b * BLOCK < vocab; b++) {
-        float *y = w->y + b * BLOCK;
+        float *y = w->y + (ptrdiff_t)b * BLOCK;
         int n = vocab - b * BLOCK < BLOCK ? vocab - b * BLOCK : BLOCK;
 
         for (int i = 0; i < n; i++)
@@ -240,10 +240,10 @@ static int gather_enough(const struct work *w, const struct sample_params *p, in
 
     if (limit < NO_WEIGHT)
         limit = NO_WEIGHT;
-    for (float floor = -4;; floor *= 2) {
-        bool all = floor <= limit;
+    for (int below = 4;; below *= 2) {
+        bool all = -(float)below <= limit;
         double mass;
-        int n = gather(w, vocab, all ? limit : floor, weigh, &mass);
+        int n = gather(w, vocab, all ? limit : -(float)below, weigh, &mass);
 
         if (all || n >= q->count || mass >= q->mass)
             return n;

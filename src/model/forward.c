@@ -29,7 +29,7 @@ struct forward *forward_new(const struct model_config *c, const struct kernels *
     f->k = k;
     f->pool = p;
     f->config = *c;
-    f->tile_bytes = l2 > 0 ? (size_t)l2 / 2 : 256 * 1024;
+    f->tile_bytes = l2 > 0 ? (size_t)l2 / 2 : (size_t)256 * 1024;
     if (rope_table_init(&f->rope, &c->rope, c->head_dim, e) < 0 || scratch_init(f, e) < 0) {
         forward_free(f);
         return NULL;
@@ -396,7 +396,7 @@ static void run_step(const struct step *s, const struct forward_batch *b, float 
 int forward_run(struct forward *f, const struct model *m, const struct forward_batch *b, float *out,
                 struct err *e)
 {
-    struct row_run runs[SPANS_MAX];
+    struct row_run runs[SPANS_MAX] = {{.n = 0}};
     struct step s = {.f = f, .m = m, .spans = runs, .select = b->select, .n_select = b->n_select};
 
     if (check_batch(f, b, runs, &s.rows, e) < 0)

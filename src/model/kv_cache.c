@@ -161,7 +161,7 @@ static int grow_table(struct kv_seq *s, int n, struct err *e)
 {
     int *to;
 
-    if (n <= s->capacity)
+    if (s->blocks && n <= s->capacity)
         return 0;
     to = realloc(s->blocks, (size_t)n * sizeof *to);
     if (!to)
@@ -243,6 +243,8 @@ static void share_blocks(struct kv_seq *to, const struct kv_seq *from, int posit
 {
     int full = positions / KV_BLOCK;
 
+    if (!from->blocks || !to->blocks) /* nothing is stored, positions is 0 */
+        return;
     for (int i = 0; i < full; i++) {
         to->blocks[i] = from->blocks[i];
         to->kv->refs[from->blocks[i]]++;
@@ -270,7 +272,7 @@ struct kv_seq *kv_seq_fork(const struct kv_seq *s, int positions, struct err *e)
     to = kv_seq_new(s->kv, e);
     if (!to)
         return NULL;
-    if (grow_table(to, blocks_for(positions), e) < 0) {
+    if (grow_table(to, blocks_for(positions) + 1, e) < 0) {
         kv_seq_free(to);
         return NULL;
     }

@@ -122,17 +122,35 @@ static bool table_has(const struct model_config *c, const struct tensor_rule *r,
     return false;
 }
 
+/* "model.layers.7.rest" -> 7, with *rest; -1: no layer's name. */
+static int layer_of_name(const char *name, const char **rest)
+{
+    static const char prefix[] = "model.layers.";
+    char *end;
+    long layer;
+
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return -1;
+    name += sizeof prefix - 1;
+    layer = strtol(name, &end, 10);
+    if (end == name || *end != '.' || layer < 0 || layer > MODEL_LAYERS_MAX)
+        return -1;
+    *rest = end + 1;
+    return (int)layer;
+}
+
 static bool is_known(const struct model_config *c, const char *name)
 {
     const struct tensor_rule *r;
-    int layer, prefix = 0;
+    const char *rest = name;
+    int layer = layer_of_name(name, &rest);
 
-    if (sscanf(name, "model.layers.%d.%n", &layer, &prefix) != 1 || prefix == 0)
+    if (layer < 0)
         return table_has(c, family_model_rules(c), name);
-    if (layer < 0 || layer >= c->n_layers)
+    if (layer >= c->n_layers)
         return false;
     for (int t = 0; (r = family_layer_rules(c, layer, t)); t++)
-        if (table_has(c, r, name + prefix))
+        if (table_has(c, r, rest))
             return true;
     return false;
 }

@@ -77,7 +77,7 @@ static void cut_outputs(struct plan *pl)
         total += p->out[i].w->n;
     if (pl->s->narrow)
         most = round_up(clamp((long)(NARROW_SLICE_BYTES / row_bytes), 1, 1 << 20), PANEL);
-    even = total * pl->n_tiles / (items * pl->s->f->n_workers);
+    even = total * pl->n_tiles / ((long)items * pl->s->f->n_workers);
     pl->slice = clamp(even / PANEL * PANEL, PANEL, most);
     pl->first_item[0] = 0;
     for (int i = 0; i < pl->n_cut; i++)

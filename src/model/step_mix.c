@@ -47,7 +47,7 @@ static void store_rows(const struct step *s, const struct layer *l, const struct
     int hd = f->config.head_dim, width = model_kv_width(&f->config);
 
     for (int r = from; r < to; r++) {
-        float *k = f->kv + (size_t)(run->row + r) * 2 * (size_t)width + head * hd;
+        float *k = f->kv + (size_t)(run->row + r) * 2 * (size_t)width + (size_t)(head * hd);
         int pos = run->pos0 + r, block = pos / KV_BLOCK;
 
         place_heads(s, k, 1, l->k_norm, pos);
