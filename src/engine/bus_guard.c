@@ -1,6 +1,5 @@
 #include "engine/bus_guard.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -21,7 +20,6 @@ struct range {
 
 static struct range ranges[RANGES];
 static _Atomic size_t page_bytes;
-static pthread_once_t installed = PTHREAD_ONCE_INIT;
 
 /* Async-signal-safe: atomics and mmap only. */
 static bool mend(uintptr_t at)
@@ -48,6 +46,7 @@ static void on_sigbus(int signo, siginfo_t *info, void *context)
     signal(signo, SIG_DFL); /* the instruction runs again and ends the process */
 }
 
+/* For every range anew: whoever has set a handler since does not know of the range. */
 static void install(void)
 {
     struct sigaction sa = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -59,7 +58,7 @@ static void install(void)
 
 int bus_guard_add(void *base, size_t bytes, struct err *e)
 {
-    pthread_once(&installed, install);
+    install();
     for (int i = 0; i < RANGES; i++) {
         bool no = false;
 

@@ -317,6 +317,46 @@ static void scoring_generates_nothing(void **state)
     engine_stop(en);
 }
 
+static void spoil_norm(struct engine *en, void *arg)
+{
+    struct image *im = engine_resident(en);
+    const struct st_tensor *t = weights_find(im->weights, "model.norm.weight");
+    uint16_t *w = weights_data(im->weights, t);
+
+    for (size_t i = 0; i < t->bytes / 2; i++)
+        w[i] = *(uint16_t *)arg;
+}
+
+/* NaN and infinity in the weights are an error of the request, whatever it asks for. */
+static void weights_that_are_not_finite_end_the_request_and_nothing_else(void **state)
+{
+    static const uint16_t bad[2] = {0x7fc0, 0x7f80}; /* NaN, infinity in BF16 */
+    int32_t ids[7] = {273, 293, 116, 325, 431, 275, 301};
+    struct gen_prompt p = {.tokens = ids, .n = 7};
+    struct engine *en = start_with_model("tiny-llama", 2, 2);
+    uint16_t one = 0x3f80;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        uint16_t value = bad[i % 2];
+        struct gen_spec spec = plain_spec(&p, 1, 4);
+
+        spec.temperature = i < 2 ? 0 : 1;
+        engine_call(en, spoil_norm, &value);
+        struct heard *h = submit(en, spec);
+
+        heard_end(h, GEN_NON_FINITE);
+        assert_int_equal(h->n_tokens, 0);
+        heard_free(h);
+    }
+    engine_call(en, spoil_norm, &one);
+    struct heard *h = submit(en, plain_spec(&p, 1, 4));
+
+    heard_end(h, GEN_DONE);
+    heard_free(h);
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +369,7 @@ int main(void)
         cmocka_unit_test(only_allowed_tokens_are_given),
         cmocka_unit_test(a_context_that_is_full_ends_with_length),
         cmocka_unit_test(scoring_generates_nothing),
+        cmocka_unit_test(weights_that_are_not_finite_end_the_request_and_nothing_else),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
 /* Loading, copying and sharing images. */
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -264,6 +266,42 @@ static void a_posix_arena_that_is_cut_short_reads_zeros_and_is_known_damaged(voi
     done_with(im, b);
 }
 
+/* A mapping of nothing, which no arena guards. */
+static void touch_lost_page(void)
+{
+    int fd = memfd_create("lost", MFD_CLOEXEC);
+    volatile unsigned char *m = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+    _exit(m == MAP_FAILED ? 2 : m[0] + 3);
+}
+
+static void a_lost_page_outside_of_arenas_ends_the_process_as_ever(void **state)
+{
+    struct image_bank *b = new_bank();
+    struct image *im = load(b, MODELS "tiny-llama");
+    struct err e = {0};
+    char name[64];
+    int status;
+
+    (void)state;
+    snprintf(name, sizeof name, "/cairn-test2-%d", (int)getpid());
+    struct image *guarded = image_copy_shared(im, IMAGE_POSIX_SHM, name, &e);
+
+    assert_non_null(guarded);
+    pid_t child = fork();
+
+    if (child == 0) {
+        struct rlimit none = {0};
+
+        setrlimit(RLIMIT_CORE, &none);
+        touch_lost_page();
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    image_unref(guarded);
+    done_with(im, b);
+}
+
 static void staged_weights_are_those_of_the_file(void **state)
 {
     struct image_bank *b = new_bank();
@@ -330,6 +368,7 @@ int main(void)
         cmocka_unit_test(nobody_can_change_the_size_of_a_sealed_arena),
         cmocka_unit_test(another_process_maps_the_arena_and_its_writes_are_seen),
         cmocka_unit_test(a_posix_arena_that_is_cut_short_reads_zeros_and_is_known_damaged),
+        cmocka_unit_test(a_lost_page_outside_of_arenas_ends_the_process_as_ever),
         cmocka_unit_test(staged_weights_are_those_of_the_file),
         cmocka_unit_test(the_spare_serves_what_is_about_its_size_and_nothing_else),
     };
