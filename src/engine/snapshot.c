@@ -24,6 +24,7 @@ struct snapshot {
     size_t unread; /* everything below has been read */
     unsigned char *copy; /* after a detach: the bytes [copy_from, size) of that instant */
     size_t copy_from, copy_block_bytes;
+    bool damaged; /* what was read from the image is not what it held: a client cut its memory */
 };
 
 struct snapshot *snapshot_begin(struct engine *e, struct image *im, struct err *err)
@@ -49,17 +50,32 @@ size_t snapshot_bytes(const struct snapshot *s)
     return s->image->weights->bytes;
 }
 
+/* Holds the snapshot's lock. The look after the copy tells whether all of it was there. */
+static void copy_from_image(struct snapshot *s, struct pool *pool, void *to, size_t offset,
+                            size_t n)
+{
+    const unsigned char *from = s->image->weights->base + offset;
+
+    if (pool)
+        pool_memcpy(pool, to, from, n);
+    else
+        memcpy(to, from, n);
+    s->damaged = s->damaged || image_damaged(s->image);
+}
+
 static int read_piece(struct snapshot *s, void *to, size_t offset, size_t n, struct err *err)
 {
     int rc = 0;
 
     pthread_mutex_lock(&s->lock);
     if (!s->copy)
-        memcpy(to, s->image->weights->base + offset, n);
+        copy_from_image(s, NULL, to, offset, n);
     else if (offset >= s->copy_from)
         memcpy(to, s->copy + (offset - s->copy_from), n);
     else
         rc = err_set(err, ERR_ARG, "offset %zu of a snapshot has been passed already", offset);
+    if (rc == 0 && s->damaged)
+        rc = err_set(err, ERR_IO, "a client has cut the shared memory of the weights short");
     if (offset + n > s->unread)
         s->unread = offset + n;
     pthread_mutex_unlock(&s->lock);
@@ -113,7 +129,7 @@ static int detach(struct engine *e, struct snapshot *s, struct err *err)
     if (!s->copy)
         return err_wrap(err, "keep the weights of a save that is being written");
     s->copy_from = s->unread;
-    pool_memcpy(e->pool, s->copy, s->image->weights->base + s->copy_from, left);
+    copy_from_image(s, e->pool, s->copy, s->copy_from, left);
     return 0;
 }
 

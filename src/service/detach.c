@@ -121,6 +121,7 @@ static int finish_leaving(struct op *op, struct refusal *r)
     struct served *served = engine_served(s->engine);
 
     (void)r;
+    state_note_damage(s, d->shared); /* then the copy has holes */
     if (d->private && engine_resident(s->engine) == d->shared) {
         engine_set_resident(s->engine, d->private, served_ref(served));
         d->private = NULL;

@@ -83,6 +83,16 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
     return 0;
 }
 
+/* The file became shorter while it was read: what is there now is not what the manifest names. */
+static int refuse_shortened(const struct load_op *op, const struct err *e, struct refusal *r)
+{
+    return refuse_with(r, REFUSAL_CHECKPOINT_HASH_MISMATCH,
+                       json_pack("{s:s, s:s, s:n, s:s}", "reason", "file_changed", "expected",
+                                 op->manifest.weights_sha256, "actual", "changed", "size"),
+                       WEIGHTS_FILE " of %s became shorter while it was read: %s.", op->at.path,
+                       e->msg);
+}
+
 int check_weights_hash(void *ctx, struct refusal *r)
 {
     struct load_op *op = ctx;
@@ -100,7 +110,7 @@ int check_weights_hash(void *ctx, struct refusal *r)
     core_loan_end(&op->loan);
     op->verify_ms = clock_ms_since(start);
     if (rc < 0)
-        return refuse_internal(r, &e);
+        return e.code == ERR_FORMAT ? refuse_shortened(op, &e, r) : refuse_internal(r, &e);
     memcpy(op->op.audit.weights_sha256, op->sha256, SHA256_HEX);
     if (strcmp(op->sha256, op->manifest.weights_sha256) == 0)
         return 0;

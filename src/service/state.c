@@ -277,9 +277,8 @@ static int64_t tick_commit(struct service *s, int64_t now)
 }
 
 /* A client that cuts a POSIX arena short has destroyed weights, whatever state they were in. */
-static void tick_damage(struct service *s)
+void state_note_damage(struct service *s, const struct image *im)
 {
-    const struct image *im = engine_resident(s->engine);
     struct weights_state *w = s->weights;
 
     if (!im || w->condition == WEIGHTS_TORN || !image_damaged(im))
@@ -297,7 +296,7 @@ int64_t state_tick(struct engine *en, void *service)
     int64_t next = tick_attachment(s, now);
 
     (void)en;
-    tick_damage(s);
+    state_note_damage(s, engine_resident(s->engine));
     next = earlier(next, tick_hold(s, now));
     return earlier(next, tick_commit(s, now));
 }

@@ -23,6 +23,7 @@
 
 struct engine;
 struct err;
+struct image;
 struct service;
 
 enum condition { WEIGHTS_CLEAN, WEIGHTS_WRITING, WEIGHTS_TORN };
@@ -124,6 +125,8 @@ void state_hold_suspend(struct service *s);
 void state_hold_restart(struct service *s); /* the timer anew, if held, clean and no commit open */
 void state_hold_end(struct service *s);
 void state_attachment_stale(struct service *s, const char *why);
+/* Torn, when a client has cut `im`, a shared image that serves or has served until now. */
+void state_note_damage(struct service *s, const struct image *im);
 void state_attachment_end(struct service *s); /* closes the pidfd; a clean hold ends */
 /* The engine's tick: hold timer, commit watchdog, heartbeat, death of the client. Next deadline, 0:
  * none. */

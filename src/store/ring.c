@@ -88,6 +88,7 @@ int ring_start(struct ring *r, ring_fn *fn, void *arg, struct err *e)
     r->arg = arg;
     sched_getaffinity(0, sizeof r->cpus, &r->cpus); /* the helper inherits them */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* of a shared arena that was cut short: handled where it happens */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&r->helper, NULL, help, r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

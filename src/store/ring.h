@@ -27,7 +27,7 @@ struct ring_block {
 struct ring *ring_open(int n_blocks, size_t block_bytes, struct err *e); /* owned; NULL with *e */
 void ring_close(struct ring *r); /* after ring_join, or without ring_start; NULL is allowed */
 
-/* Runs fn(arg, r, &err) in the helper thread, all signals blocked. -1 from it fails the ring. */
+/* Runs fn(arg, r, &err) in the helper thread, all signals but SIGBUS blocked. -1 from it fails the ring. */
 typedef int ring_fn(void *arg, struct ring *r, struct err *e);
 int ring_start(struct ring *r, ring_fn *fn, void *arg, struct err *e);
 

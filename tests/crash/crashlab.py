@@ -47,7 +47,7 @@ def servers(where):
 class Server:
     """`gated`: behind a gate, server.gate. `model`: a folder of tests/vectors/models that is resident after the start."""
 
-    def __init__(self, where, gated=False, model="tiny-llama", program=None, **env):
+    def __init__(self, where, gated=False, model="tiny-llama", program=None, below=(), **env):
         self.where, self.checkpoints = where, where + "/checkpoints"
         env = {**os.environ, "STATE_DIR": where + "/state", "WEIGHTS_CHECKPOINT_DIR": self.checkpoints,
                "WEIGHTS_TOKENS": f"trainer:crash:{TOKEN},operator:ops:{OPERATOR}", **env}
@@ -56,7 +56,7 @@ class Server:
             command += ["--model", model_copy(where, model)]
         self.log = open(where + "/log", "ab")
         popen = {"env": env, "stdout": subprocess.PIPE, "stderr": self.log, "text": True, "cwd": where}
-        self.gate = gate.Gate(command, (self.checkpoints, where + "/state"), **popen) if gated else None
+        self.gate = gate.Gate(command, [self.checkpoints, where + "/state", *(f"{where}/{b}" for b in below)], **popen) if gated else None
         self.process = self.gate.process if gated else subprocess.Popen(command, **popen)
         line = self.process.stdout.readline()
         assert line.startswith("listening on "), self.log_text()
