@@ -36,7 +36,9 @@ struct engine_config {
 };
 
 struct engine *engine_start(const struct engine_config *c, struct err *e);
-void engine_stop(struct engine *en); /* ends every request with GEN_STOPPED; joins the thread */
+/* Ends every request with GEN_STOPPED and joins the thread. No other call may be running or come
+ * later, and snapshots have been ended; handles of requests may still be freed. */
+void engine_stop(struct engine *en);
 struct pool *engine_pool(struct engine *en);
 const struct kernels *engine_kernels(const struct engine *en);
 struct image_bank *engine_bank(struct engine *en); /* borrowed: pass it to image_load_dir */
