@@ -97,6 +97,18 @@ def made_model():
     return path
 
 
+def python_with(*packages):
+    """A Python that has these packages, in the cache."""
+    venv = os.path.join(cache_dir(), "venv-" + "-".join(packages))
+    python = os.path.join(venv, "bin", "python")
+    if not os.path.exists(venv + "/ready"):
+        print(f"installing {', '.join(packages)} (once)", flush=True)
+        subprocess.run([PY, "-m", "venv", venv], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages], check=True)
+        open(venv + "/ready", "w").close()
+    return python
+
+
 def llama_cpp():
     """Folder with llama-bench, llama-server and llama-quantize."""
     bin_dir = os.path.join(cache_dir("llama-build"), "bin")

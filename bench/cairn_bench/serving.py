@@ -1,6 +1,7 @@
 """Decode, batches, prefill, a long prompt among streams, and saves while clients stream."""
 import os
 import statistics
+import threading
 import time
 
 from .peers import LlamaServer, llama_bench, made_model, smollm
@@ -199,3 +200,130 @@ def save_pause(pairs):
     sha = figures(program("bench_store"), "--only", "sha256")["sha256_gbs"]
     print(f"this run: SHA-256 of one message {sha:.2f} GB/s")
     return small_saves(pairs, sha) + big_saves(20)
+
+
+def copy_gbs():
+    return figures(program("bench_store"), "--only", "limits", "--mb", "1024")["copy_gbs"]
+
+
+@bench("commit-in-save", "2.5 GB: a commit that comes when half is written, beside a copy of the unwritten rest with all cores")
+def commit_in_save(pairs):
+    build("all")
+    t, ratios, pauses = Table("ms"), [], []
+    size = os.path.getsize(made_model() + "/model.safetensors")
+    with Server() as s:
+        s.load(made_model())
+        s.attach()
+        alone = statistics.median(s.save("bench", k)["write_ms"] for k in (1, 2, 3))
+        clear(s)
+        for step in range(4, 4 + pairs):
+            copy = copy_gbs()
+            s.call("POST", "/api/weights/quiesce", {})
+            saver = In(lambda n=step: s.save("bench", n))
+            time.sleep(alone / 2e3)
+            began = time.monotonic()
+            s.call("POST", "/api/weights/commit-begin", {})
+            inside = (time.monotonic() - began) * 1e3
+            left = max(0.0, 1 - alone / 2 / alone)
+            s.call("POST", "/api/weights/commit-end", {})
+            saved = saver.result()
+            s.call("POST", "/api/weights/resume", {})
+            clear(s)
+            pauses.append(saved["snapshot_ms"])
+            rest = size * left / 1e6 / copy
+            t.add("inside commit-begin", inside)
+            t.add("copy of the unwritten half", rest)
+            ratios.append(inside / rest)
+    t.show()
+    return [Verdict("commit-in-save-pause-ms", max(pauses), 1.0, at_least=False),
+            Verdict("commit-in-save", statistics.median(ratios), 1.5, at_least=False)]
+
+
+class In:
+    """A call on a thread of its own."""
+
+    def __init__(self, call):
+        self.value = None
+        self.thread = threading.Thread(target=lambda: setattr(self, "value", call()))
+        self.thread.start()
+
+    def result(self):
+        self.thread.join()
+        return self.value
+
+
+@bench("save-under-load", "2.5 GB saved while 8 clients stream: the clients' token gaps, the speed of the save")
+def save_under_load(pairs):
+    build("all")
+    sha = figures(program("bench_store"), "--only", "sha256")["sha256_gbs"]
+    print(f"this run: SHA-256 of one message {sha:.2f} GB/s")
+    size = os.path.getsize(made_model() + "/model.safetensors")
+    t, tails, longest, speed = Table("ms"), [], [], []
+    with Server() as s:
+        s.load(made_model())
+        s.attach()
+        for step in range(1, pairs + 1):
+            quiet()
+            plain = gaps_of(s, 64)
+            streams = Streams(s.address, "/v1/completions", body(s.name(), 64), 8)
+            time.sleep(0.5)
+            saved = s.save("bench", step)
+            gaps = [g for stream in streams.finish()["gaps"] for g in stream[2:]]
+            clear(s)
+            t.add("p99 gap without", percentile(plain, 99))
+            t.add("p99 gap with a save", percentile(gaps, 99))
+            tails.append(percentile(gaps, 99) / percentile(plain, 99))
+            longest.append(max(gaps) - statistics.median(plain))
+            speed.append(size / 1e6 / saved["write_ms"] / sha)
+    t.show()
+    return [Verdict("save-under-load-gaps", statistics.median(tails), 1.3, at_least=False),
+            Verdict("save-under-load-longest-over-step-ms", statistics.median(longest), 30, at_least=False),
+            Verdict("save-under-load-speed", statistics.median(speed), 0.7)]
+
+
+@bench("swap", "0.27 GB, not attached: 300 swaps between two checkpoints, one a second, while 8 clients stream", pairs=300)
+def swap(swaps):
+    build("all")
+    with Server() as s:
+        row = s.load(smollm())
+        s.attach()
+        names = [s.save("bench", 1)["name"]]
+        s.call("POST", "/api/weights/quiesce", {})
+        s.call("POST", "/api/weights/commit-begin", {})
+        s.call("POST", "/api/weights/commit-end", {})
+        names.append(s.save("bench", 2)["name"])
+        s.call("POST", "/api/weights/resume", {})
+        s.call("POST", "/api/weights/detach", {})
+        del s.headers["X-miLLM-Attachment"]
+        plain = gaps_of(s, 64)
+        gaps, lost, mixed, alive, end = [], 0, 0, 0, False
+
+        def stream_on():
+            nonlocal lost, mixed
+            while not end:
+                try:
+                    wanted = s.name()
+                    result = Streams(s.address, "/v1/completions", body(wanted, 64), 1).finish()
+                except SystemExit:
+                    continue  # the name was swapped away before the request came: 404, as documented
+                gaps.extend(result["gaps"][0][2:])
+                lost += result["events"][0] != 64
+                mixed += not result["names"][0].startswith(f'"{wanted}"')
+        threads = [threading.Thread(target=stream_on) for _ in range(8)]
+        [x.start() for x in threads]
+        for k in range(swaps):
+            began = time.monotonic()
+            s.call("POST", "/api/weights/load", {"name": names[k % 2]})
+            alive = max(alive, s.call("GET", "/api/health/detailed")["inference"].get("images_alive", 0))
+            time.sleep(max(0.0, 1 - (time.monotonic() - began)))
+        end = True
+        [x.join() for x in threads]
+        del row
+    t = Table("token gap, ms")
+    t.rows = {"without swaps": plain, "with a swap a second": gaps}
+    t.show()
+    print(f"requests lost {lost}, with another name's weights {mixed}, images alive at most {alive}")
+    return [Verdict("swap-lost-or-mixed", lost + mixed, 0, at_least=False),
+            Verdict("swap-images-alive", alive, 3, at_least=False),
+            Verdict("swap-median", statistics.median(gaps) / statistics.median(plain), 1.3, at_least=False),
+            Verdict("swap-p99", percentile(gaps, 99) / percentile(plain, 99), 2.5, at_least=False)]
