@@ -1,6 +1,8 @@
 #include "engine/served.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct served *served_new(const struct served *from)
 {
@@ -8,7 +10,8 @@ struct served *served_new(const struct served *from)
 
     if (!s)
         return NULL;
-    *s = *from;
+    /* Not the count: others may be changing it. */
+    memcpy(s->name, from->name, sizeof *s - offsetof(struct served, name));
     atomic_init(&s->refs, 1);
     return s;
 }

@@ -230,18 +230,17 @@ static int end_commit(struct op *op, struct refusal *r)
 {
     struct barrier_op *b = (struct barrier_op *)op;
     struct weights_state *w = op->s->weights;
-    struct served next = *op->served, *made;
+    struct served *next = served_new(op->served);
     double commit_ms = clock_ms_since(w->commit.started_ns);
     bool overran =
         w->condition == WEIGHTS_TORN || commit_ms >= op->s->settings->commit_watchdog_s * 1e3;
 
-    next.commits++;
-    made = served_new(&next);
-    if (!made)
+    if (!next)
         return refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory; the commit is still open.");
+    next->commits++;
     if (overran)
         note_overrun(op->s, commit_ms);
-    engine_set_served(op->s->engine, made);
+    engine_set_served(op->s->engine, next);
     w->steps_since_load++;
     w->commits_ever++;
     w->condition = WEIGHTS_CLEAN;
@@ -250,7 +249,7 @@ static int end_commit(struct op *op, struct refusal *r)
     b->data =
         json_pack("{s:s, s:I, s:I, s:o, s:b}", "weights_state", condition_name(w->condition),
                   "steps_since_load", (json_int_t)w->steps_since_load, "commits",
-                  (json_int_t)next.commits, "commit_ms", json_ms(commit_ms), "overran", overran);
+                  (json_int_t)next->commits, "commit_ms", json_ms(commit_ms), "overran", overran);
     return 0;
 }
 

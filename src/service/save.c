@@ -189,21 +189,19 @@ static int rename_resident(struct save_op *op)
 {
     struct service *s = op->op.s;
     struct served *now = engine_served(s->engine);
-    struct served next, *made;
+    struct served *next;
 
     if (!now || s->weights->load_counter != op->load_counter)
         return 0;
-    next = *now;
-    memset(next.name, 0, sizeof next.name);
-    str_copy(next.name, sizeof next.name, buf_str(&op->name));
-    next.checkpoint = true;
-    next.commits = s->weights->commits_ever - op->commits_ever;
-    memcpy(next.weights_sha256, op->result.weights_sha256, sizeof next.weights_sha256);
-    memcpy(next.manifest_sha256, op->result.manifest_sha256, sizeof next.manifest_sha256);
-    made = served_new(&next);
-    if (!made)
+    next = served_new(now);
+    if (!next)
         return -1;
-    engine_set_served(s->engine, made);
+    str_copy(next->name, sizeof next->name, buf_str(&op->name));
+    next->checkpoint = true;
+    next->commits = s->weights->commits_ever - op->commits_ever;
+    memcpy(next->weights_sha256, op->result.weights_sha256, sizeof next->weights_sha256);
+    memcpy(next->manifest_sha256, op->result.manifest_sha256, sizeof next->manifest_sha256);
+    engine_set_served(s->engine, next);
     op->identity_set = true;
     return 0;
 }
