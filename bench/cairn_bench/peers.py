@@ -97,14 +97,17 @@ def made_model():
     return path
 
 
-def python_with(*packages):
-    """A Python that has these packages, in the cache."""
-    venv = os.path.join(cache_dir(), "venv-" + "-".join(packages))
+def python_with_torch():
+    """A Python with Debian's PyTorch (no CUDA) and the safetensors package, in the cache."""
+    if subprocess.run([PY, "-c", "import torch"], capture_output=True).returncode:
+        print("installing Debian's python3-torch (once)", flush=True)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-torch"], check=True,
+                       stdout=subprocess.DEVNULL)
+    venv = os.path.join(cache_dir(), "venv-torch")
     python = os.path.join(venv, "bin", "python")
     if not os.path.exists(venv + "/ready"):
-        print(f"installing {', '.join(packages)} (once)", flush=True)
-        subprocess.run([PY, "-m", "venv", venv], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages], check=True)
+        subprocess.run([PY, "-m", "venv", "--system-site-packages", venv], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "safetensors"], check=True)
         open(venv + "/ready", "w").close()
     return python
 

@@ -5,7 +5,7 @@ import statistics
 import subprocess
 import time
 
-from .peers import made_model, python_with
+from .peers import made_model, python_with_torch
 from .table import Table, Verdict, bench
 from .tools import Server, build, figures, program, quiet
 from .serving import clear
@@ -91,7 +91,7 @@ else:
 
 
 def peer(what, source, target="-"):
-    out = subprocess.run([python_with("torch", "safetensors", "numpy"), "-c", PEER, what, source, target],
+    out = subprocess.run([python_with_torch(), "-c", PEER, what, source, target],
                          capture_output=True, text=True, check=True).stdout
     return float(out.split()[-1])
 
