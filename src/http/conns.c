@@ -27,7 +27,9 @@ struct conn {
     bool lingering;   /* a duplicate that the watcher drains and closes */
     bool half_closed; /* a FIN came: the client closed its sending side, or all */
     bool may_probe;   /* an interim answer may go out to find out, once */
+    bool hung;        /* reset: nobody is there any more */
     bool removed;
+    bool idle; /* waits for a request, or for the rest of its header */
     int64_t deadline_ns;
     size_t drained;
     struct http_call *call;
@@ -36,8 +38,8 @@ struct conn {
 struct conns {
     pthread_mutex_t lock;
     pthread_t watcher;
-    struct conn *live, *dead;
-    int count, half_closed;
+    struct conn *live, *oldest, *dead; /* live: newest first */
+    int count, high, half_closed;
     int epoll_fd, wake_fd, diag_fd;
     bool stopping;
 };
@@ -48,6 +50,8 @@ static void list_add(struct conns *cs, struct conn *c)
     c->next = cs->live;
     if (cs->live)
         cs->live->prev = c;
+    else
+        cs->oldest = c;
     cs->live = c;
     cs->count++;
 }
@@ -70,6 +74,8 @@ static void retire(struct conns *cs, struct conn *c)
         cs->live = c->next;
     if (c->next)
         c->next->prev = c->prev;
+    else
+        cs->oldest = c->prev;
     cs->count--;
     cs->half_closed -= c->half_closed;
     epoll_ctl(cs->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
@@ -121,6 +127,7 @@ static void on_event(struct conns *cs, struct conn *c, uint32_t events)
         return;
     }
     if (events & (EPOLLHUP | EPOLLERR)) {
+        c->hung = true; /* perhaps before the call is known */
         if (c->call)
             call_set_gone(c->call);
     } else if (!c->half_closed) {
@@ -222,7 +229,7 @@ static void close_all(struct conns *cs)
     free(cs);
 }
 
-struct conns *conns_start(struct err *e)
+struct conns *conns_start(int high, struct err *e)
 {
     struct conns *cs = calloc(1, sizeof *cs);
 
@@ -230,6 +237,7 @@ struct conns *conns_start(struct err *e)
         err_nomem(e);
         return NULL;
     }
+    cs->high = high;
     pthread_mutex_init(&cs->lock, NULL);
     if (open_descriptors(cs, e) < 0)
         goto fail;
@@ -268,6 +276,17 @@ int conns_count(struct conns *cs)
     return n;
 }
 
+/* A thousand connections that say nothing must not keep the next client out. Locked. */
+static void end_oldest_idle(struct conns *cs)
+{
+    for (struct conn *c = cs->oldest; c; c = c->prev)
+        if (c->idle) {
+            c->idle = false;
+            shutdown(c->fd, SHUT_RDWR);
+            return;
+        }
+}
+
 static struct conn *add(struct conns *cs, struct conn *c, uint32_t events)
 {
     struct epoll_event ev = {.events = events, .data.ptr = c};
@@ -275,6 +294,8 @@ static struct conn *add(struct conns *cs, struct conn *c, uint32_t events)
 
     pthread_mutex_lock(&cs->lock);
     first = cs->count == 0;
+    if (cs->count >= cs->high)
+        end_oldest_idle(cs);
     list_add(cs, c);
     epoll_ctl(cs->epoll_fd, EPOLL_CTL_ADD, c->fd, &ev);
     pthread_mutex_unlock(&cs->lock);
@@ -309,7 +330,9 @@ void conns_set_call(struct conns *cs, struct conn *c, struct http_call *call, bo
     pthread_mutex_lock(&cs->lock);
     c->call = call;
     c->may_probe = may_probe;
-    if (c->half_closed)
+    if (call && c->hung)
+        call_set_gone(call);
+    else if (c->half_closed)
         look_at_half_closed(cs, c);
     pthread_mutex_unlock(&cs->lock);
 }
@@ -334,13 +357,24 @@ int conns_busy(struct conns *cs)
     return n;
 }
 
-void conns_set_deadline(struct conns *cs, struct conn *c, int64_t at_ns)
+static void set_deadline(struct conns *cs, struct conn *c, int64_t at_ns, bool idle)
 {
     if (!c)
         return;
     pthread_mutex_lock(&cs->lock);
     c->deadline_ns = at_ns;
+    c->idle = idle;
     pthread_mutex_unlock(&cs->lock);
+}
+
+void conns_set_deadline(struct conns *cs, struct conn *c, int64_t at_ns)
+{
+    set_deadline(cs, c, at_ns, false);
+}
+
+void conns_set_idle(struct conns *cs, struct conn *c, int64_t until_ns)
+{
+    set_deadline(cs, c, until_ns, true);
 }
 
 void conns_gone_all(struct conns *cs)

@@ -14,7 +14,8 @@ struct conns;
 struct err;
 struct http_call;
 
-struct conns *conns_start(struct err *e);
+/* Beyond `high` connections, each new one ends the oldest that waits for a request. */
+struct conns *conns_start(int high, struct err *e);
 void conns_stop(struct conns *cs); /* after the last connection was removed; NULL is allowed */
 int conns_count(struct conns *cs);
 
@@ -31,6 +32,8 @@ void conns_answer_begins(struct conns *cs, struct conn *conn);
 int conns_busy(struct conns *cs); /* connections with a call */
 /* When to shut the connection (monotonic ns); 0: never. */
 void conns_set_deadline(struct conns *cs, struct conn *conn, int64_t at_ns);
+/* The same for a connection that waits for a request. */
+void conns_set_idle(struct conns *cs, struct conn *conn, int64_t until_ns);
 void conns_gone_all(struct conns *cs); /* marks every running call as gone */
 
 /* Reads and drops what the client still sends, for two seconds or 8 MiB, then closes: an answer

@@ -176,7 +176,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *c, void **state,
         return;
     *state = NULL;
     conns_set_call(s->conns, call->conn, NULL, false);
-    conns_set_deadline(s->conns, call->conn, after_ms(s->c.head_timeout_ms));
+    conns_set_idle(s->conns, call->conn, after_ms(s->c.head_timeout_ms));
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) {
         call_set_gone(call);
     } else if (call->linger) {

@@ -145,8 +145,8 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
         const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
         *context = info ? conns_add(s->conns, info->connect_fd) : NULL;
-        conns_set_deadline(s->conns, *context,
-                           clock_mono_ns() + (int64_t)s->c.head_timeout_ms * 1000000);
+        conns_set_idle(s->conns, *context,
+                       clock_mono_ns() + (int64_t)s->c.head_timeout_ms * 1000000);
     } else {
         conns_remove(s->conns, *context);
         *context = NULL;
@@ -178,7 +178,7 @@ static int start_parts(struct http_server *s, struct err *e)
     if (s->listen_fd < 0)
         return -1;
     s->port = bound_port(s->listen_fd);
-    s->conns = conns_start(e);
+    s->conns = conns_start(s->c.max_connections - s->c.max_connections / 8, e);
     s->workers = s->conns ? workers_new(s->c.max_threads, e) : NULL;
     if (!s->workers)
         return -1;

@@ -428,11 +428,21 @@ static void a_connection_goes_on_after_a_stream(void **state)
 static void a_client_that_reads_nothing_is_dropped(void **state)
 {
     struct fixture *f = *state;
+    struct http_stats stats = {.connections = 1};
+    struct buf got = {0};
     int fd = wire_connect(f->port);
 
     wire_say(fd, "GET /flood HTTP/1.1\r\n" CLOSE);
     wait_until(&f->gone_seen, 1);
+    for (int i = 0; i < 1000 && stats.connections; i++) {
+        wire_wait_ms(5);
+        http_server_stats(f->server, &stats);
+    }
+    assert_int_equal(stats.connections, 0);
+    wire_read_all(fd, &got); /* what it gets later does not look complete */
+    assert_true(got.len > 100 && memcmp(got.data + got.len - 5, "0\r\n\r\n", 5) != 0);
     close(fd);
+    buf_release(&got);
 }
 
 /* ---- clients that leave ---- */
@@ -603,6 +613,33 @@ static void a_thousand_idle_connections_disturb_nobody(void **state)
         close(idle[i]);
 }
 
+static void idle_connections_give_way_when_places_run_out(void **state)
+{
+    struct fixture few = {0};
+    struct http_config c = small_config(&few);
+    int idle[80], busy;
+    struct buf got = {0};
+
+    (void)state;
+    c.max_connections = 40;
+    start(&few, &c);
+    busy = wire_connect(few.port);
+    wire_say(busy, "GET /slow HTTP/1.1\r\n" CLOSE);
+    wait_until(&few.ran, 1);
+    for (int i = 0; i < 80; i++)
+        idle[i] = wire_connect(few.port);
+    got = ask(&few, "GET /hello HTTP/1.1\r\n" CLOSE);
+    assert_int_equal(wire_status(got.data), 200);
+    buf_reset(&got);
+    assert_true(wire_read_all(busy, &got)); /* who is being answered stays */
+    assert_non_null(strstr(got.data, "slept"));
+    for (int i = 0; i < 80; i++)
+        close(idle[i]);
+    close(busy);
+    buf_release(&got);
+    http_server_stop(few.server, 100);
+}
+
 static void handlers_that_block_do_not_block_others(void **state)
 {
     struct fixture *f = *state;
@@ -683,6 +720,7 @@ int main(void)
         T(a_header_that_never_ends_is_closed),
         T(a_body_sent_byte_by_byte_is_closed_without_an_answer),
         T(a_thousand_idle_connections_disturb_nobody),
+        T(idle_connections_give_way_when_places_run_out),
         T(handlers_that_block_do_not_block_others),
         T(a_stop_ends_running_handlers_and_says_so_to_them),
         T(a_taken_port_is_a_conflict),
