@@ -140,10 +140,17 @@ static void check_embeddings(struct fixture *fx, struct golden *g, const char *n
         int32_t *ids = golden_prompt(g, k, &n);
         float *hidden = run_prompt(fx, ids, n);
         float *mean = calloc((size_t)H, sizeof *mean);
+        double square = 0;
 
         for (int i = 0; i < n * H; i++)
             mean[i % H] += hidden[i] / (float)n;
         snprintf(key, sizeof key, "prompt%d.embedding_mean", k);
+        check_tensor(g, name, key, mean, (size_t)H, embedding_limit);
+        for (int i = 0; i < H; i++)
+            square += (double)mean[i] * (double)mean[i];
+        for (int i = 0; i < H; i++)
+            mean[i] = (float)((double)mean[i] / sqrt(square));
+        snprintf(key, sizeof key, "prompt%d.embedding_mean_normalized", k);
         check_tensor(g, name, key, mean, (size_t)H, embedding_limit);
         snprintf(key, sizeof key, "prompt%d.embedding_last", k);
         check_tensor(g, name, key, hidden + (size_t)(n - 1) * (size_t)H, (size_t)H, hidden_limit);
