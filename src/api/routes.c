@@ -30,6 +30,14 @@ static const struct api_route routes[] = {
     {"POST", "/api/models/{id}/load", millm_load_model, BODY_SMALL},
     {"POST", "/api/models/{id}/unload", millm_unload_model, BODY_SMALL},
 
+    {"POST", "/api/models/{id}/lock", millm_lock_model, BODY_SMALL},
+    {"POST", "/api/models/{id}/unlock", millm_unlock_model, BODY_SMALL},
+    {"POST", "/api/models/{id}/cancel", millm_cancel_model, BODY_SMALL},
+    {"POST", "/api/models/{id}/lease", millm_take_lease, BODY_SMALL},
+    {"GET", "/api/models/{id}/lease", millm_get_lease, BODY_NONE},
+    {"DELETE", "/api/models/{id}/lease", millm_end_lease, BODY_NONE},
+    {"POST", "/api/models/{id}/lease/renew", millm_renew_lease, BODY_SMALL},
+
     {"GET", "/api/health", millm_health, BODY_NONE},
     {"GET", "/api/health/ready", millm_ready, BODY_NONE},
     {"GET", "/api/health/detailed", millm_health_detailed, BODY_NONE},

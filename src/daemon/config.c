@@ -86,6 +86,12 @@ static const struct var vars[] = {
     BOOL_VAR("WEIGHTS_LOAD_PREFETCH", load_prefetch),
     PATH_VAR("WEIGHTS_SCHEMA_FILE", schema_file),
     CHOICE_VAR("WEIGHTS_BARRIER", barrier, "all|single"),
+    PATH_VAR("ADAPTER_DIR", adapter_dir),
+    INT_VAR("LEASE_DEFAULT_TTL_SECONDS", lease_default_ttl_s, 1, 86400),
+    INT_VAR("LEASE_MAX_TTL_SECONDS", lease_max_ttl_s, 1, 86400),
+    INT_VAR("LEASE_HOLDER_MAX_CHARS", lease_holder_max_chars, 1, 4096),
+    INT_VAR("LEASE_REASON_MAX_CHARS", lease_reason_max_chars, 1, 4096),
+    INT_VAR("LEASE_ENDED_MEMORY", lease_ended_memory, 1, 65536),
     CHOICE_VAR("CAIRN_NUMERICS", fast_numerics, "exact|fast"),
     INT_VAR("CAIRN_THREADS", threads, 0, 4096),
     LONG_VAR("CAIRN_KV_MB", kv_mb, 0, 1e9),
@@ -122,6 +128,11 @@ static const struct settings defaults = {
     .shm_mode = 0600,
     .load_prefetch = true,
     .max_images = 3,
+    .lease_default_ttl_s = 7200,
+    .lease_max_ttl_s = 7200,
+    .lease_holder_max_chars = 128,
+    .lease_reason_max_chars = 512,
+    .lease_ended_memory = 64,
     .kernels = "",
     .ignored_fields_max_bytes = 1024,
     .retry_queue_default_s = 5,
@@ -364,10 +375,9 @@ int config_read(struct config *c, struct buf *warnings, struct err *e)
         c->settings.max_pending = c->settings.barrier == BARRIER_SINGLE ? 10 : 64;
     if (get("DATABASE_URL"))
         buf_add_str(warnings, "DATABASE_URL is ignored: the catalogue lives in STATE_DIR\n");
-    if (refuse_test_variables(e) < 0 || read_log(c, e) < 0 || read_open(c, e) < 0 ||
-        read_tokens(c, e) < 0 || default_state_dir(c, e) < 0)
+    if (refuse_test_variables(e) < 0 || read_log(c, e) < 0 || read_open(c, e) < 0)
         return -1;
-    return default_checkpoint_dir(c, e);
+    return read_tokens(c, e);
 }
 
 static bool is_loopback(const char *host)
@@ -382,6 +392,11 @@ static bool is_loopback(const char *host)
     return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
 
+int config_directories(struct config *c, struct err *e)
+{
+    return default_state_dir(c, e) < 0 ? -1 : default_checkpoint_dir(c, e);
+}
+
 int config_check(struct config *c, struct err *e)
 {
     const char *kernels = c->settings.kernels;
@@ -392,6 +407,10 @@ int config_check(struct config *c, struct err *e)
                        "HOST=%s is reachable from other machines, and no token is configured: set "
                        "WEIGHTS_TOKENS, or CAIRN_ALLOW_OPEN=true to let anybody change models",
                        c->settings.host);
+    if (c->settings.lease_default_ttl_s > c->settings.lease_max_ttl_s)
+        return err_set(e, ERR_ARG,
+                       "LEASE_DEFAULT_TTL_SECONDS=%d is more than LEASE_MAX_TTL_SECONDS=%d",
+                       c->settings.lease_default_ttl_s, c->settings.lease_max_ttl_s);
     if (*kernels && !kernels_by_name(kernels))
         return err_set(e, ERR_ARG, "CAIRN_KERNELS=%s: this CPU has no such kernels", kernels);
     return 0;

@@ -28,6 +28,8 @@ struct config {
 
 /* Reads the environment. Warnings (one a line) go to *warnings. */
 int config_read(struct config *c, struct buf *warnings, struct err *e);
+/* The directories that neither source named; after the command line was applied. */
+int config_directories(struct config *c, struct err *e);
 /* What both sources together must satisfy; after the command line was applied. */
 int config_check(struct config *c, struct err *e);
 void config_release(struct config *c);

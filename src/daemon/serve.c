@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/faults.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/version.h"
@@ -50,34 +51,12 @@ struct daemon {
 
 /* ---- the parts ---- */
 
-/* mkdir -p, mode 0700: the catalogue is nobody else's business. */
-static int make_dirs(const char *path, struct err *e)
-{
-    char part[PATH_MAX];
-
-    if (strlen(path) >= sizeof part)
-        return err_set(e, ERR_ARG, "STATE_DIR: the path is too long");
-    str_copy(part, sizeof part, path);
-    for (char *p = part + 1;; p++) {
-        char c = *p;
-
-        if (c != '/' && c != '\0')
-            continue;
-        *p = '\0';
-        if (mkdir(part, 0700) < 0 && errno != EEXIST)
-            return err_io(e, "make the directory %s", part);
-        if (c == '\0')
-            return 0;
-        *p = c;
-    }
-}
-
 static int open_catalogue(struct daemon *d, struct err *e)
 {
     struct buf path = {0};
 
-    if (make_dirs(d->config.settings.state_dir, e) < 0)
-        return -1;
+    if (fs_make_dirs(d->config.settings.state_dir, 0700, e) < 0)
+        return err_wrap(e, "STATE_DIR");
     buf_printf(&path, "%s/cairn.db", d->config.settings.state_dir);
     d->db = db_open(buf_str(&path), e);
     buf_release(&path);
@@ -314,6 +293,8 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
     d.faults = faults_from_env();
     if (rc == 0)
         rc = apply_options(&d.config, o, e);
+    if (rc == 0)
+        rc = config_directories(&d.config, e);
     if (rc == 0)
         rc = config_check(&d.config, e);
     if (rc == 0)

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
-#include <openssl/rand.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,19 +23,20 @@
 #include "service/body.h"
 #include "service/memory.h"
 #include "service/op.h"
+#include "service/secret.h"
 #include "service/service.h"
 #include "service/times.h"
 #include "service/weights.h"
 #include "tensor/weights.h"
 
-enum { ATTACH_TRIES = 8, ATTACHMENT_ID_BYTES = 32 };
+enum { ATTACH_TRIES = 8 };
 
 struct attach_op {
     struct op op; /* first: the checks take a struct op */
     const char *client;
     int64_t pid;
     int pidfd;
-    char id[64];          /* att_ and 43 characters; leaves the server once */
+    char id[SECRET_MAX];  /* att_ and 43 characters; leaves the server once */
     struct image *source; /* counted: what was resident when the copy began */
     struct image *arena;  /* counted: the copy; NULL once it is resident */
     int64_t generation;
@@ -115,26 +115,6 @@ static const struct refusal_rule attach_state_rules[] = {
 
 /* ---- attach: execution ---- */
 
-static int new_id(struct attach_op *a, struct err *e)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    unsigned char raw[ATTACHMENT_ID_BYTES + 1] = {0}; /* one zero byte fills the last group */
-    size_t at = 0;
-
-    if (RAND_bytes(raw, ATTACHMENT_ID_BYTES) != 1)
-        return err_set(e, ERR_IO, "no random bytes for the attachment's id");
-    at += (size_t)snprintf(a->id, sizeof a->id, "att_");
-    for (size_t i = 0; i < ATTACHMENT_ID_BYTES; i += 3) {
-        unsigned v = (unsigned)raw[i] << 16 | (unsigned)raw[i + 1] << 8 |
-                     (i + 2 < sizeof raw ? raw[i + 2] : 0u);
-
-        for (int shift = 18; shift >= 0 && at < 4 + 43; shift -= 6)
-            a->id[at++] = digits[v >> shift & 63];
-    }
-    a->id[at] = '\0';
-    return 0;
-}
-
 static int note_source(struct op *op, struct refusal *r)
 {
     struct attach_op *a = (struct attach_op *)op;
@@ -183,8 +163,7 @@ static int install(struct op *op, struct refusal *r)
                               .attached_ms = clock_wall_ms()};
     op->proof = attachment_proof(a->id);
     memcpy(at->digest, op->proof.digest, sizeof at->digest);
-    snprintf(at->ref, sizeof at->ref, "%02x%02x%02x%02x", at->digest[0], at->digest[1],
-             at->digest[2], at->digest[3]);
+    secret_ref(at->digest, at->ref);
     snprintf(at->identity, sizeof at->identity, "%s", op->owner->identity);
     snprintf(at->client, sizeof at->client, "%s", a->client ? a->client : "");
     a->pidfd = -1;
@@ -219,7 +198,7 @@ static int attach(struct attach_op *a, struct refusal *r)
 
     if (refusal_walk(attach_request_rules, a, r) < 0)
         return -1;
-    if (new_id(a, &e) < 0)
+    if (secret_new("att_", a->id, &e) < 0)
         return refuse_internal(r, &e);
     if (a->pid)
         a->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)a->pid, 0); /* -1: not visible from here */

@@ -410,8 +410,10 @@ static enum next try_once(struct service *s, const struct chat_job *job,
     enum next next = NEXT_REFUSED;
 
     *usage = (struct chat_usage){0};
-    if (identity_find(s, job->model, &match, r) < 0 ||
-        identity_take(s, &match, job->policy, job->gone, &run.pin, r) < 0)
+    if (identity_find(s, job->model, &match, r) < 0)
+        return NEXT_REFUSED;
+    match.lease = job->lease;
+    if (identity_take(s, &match, job->policy, job->gone, &run.pin, r) < 0)
         return NEXT_REFUSED;
     chat_queue_init(&run.queue);
     next = generate(&run, usage, r);

@@ -44,6 +44,7 @@ typedef void chat_watch_fn(void *watch_arg, void (*fn)(void *), void *arg);
 struct chat_job {
     const char *model;
     enum load_policy policy;
+    const char *lease;       /* X-miLLM-Lease, or NULL */
     const atomic_bool *gone; /* the client has left; NULL: never */
     chat_watch_fn *watch;    /* NULL: nobody leaves */
     void *watch_arg;

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "service/leases.h"
 #include "service/service.h"
 #include "service/state.h"
 #include "service/times.h"
@@ -68,7 +69,7 @@ json_t *health_detailed(struct service *s, const char *version)
 
     if (o) {
         json_object_set_new(o, "inference", inference(s));
-        json_object_set_new(o, "lease", json_null());
+        json_object_set_new(o, "lease", leases_live(s->leases, 0));
         json_object_set_new(o, "weights", weights_status(s));
     }
     return o;

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "engine/engine.h"
 #include "engine/image.h"
+#include "service/leases.h"
 #include "service/op.h"
 #include "service/refusal.h"
 #include "service/row_load.h"
@@ -118,6 +119,36 @@ static int check_saved(void *ctx, struct refusal *r)
                         served->name, served->commits);
 }
 
+static int check_lease(void *ctx, struct refusal *r)
+{
+    const struct auto_load *a = ctx;
+    const struct lease_ask ask = {.id = a->op.req->lease,
+                                  .operation = "load",
+                                  .target = a->row_id,
+                                  .code = REFUSAL_V1_MODEL_LEASED};
+
+    return leases_refuse(a->op.s->leases, &ask, r);
+}
+
+/* The catalogue is asked on the calling thread only, not between two steps of the engine. */
+static int check_unlocked(void *ctx, struct refusal *r)
+{
+    const struct op *op = ctx;
+    struct model_row row = {0};
+    struct err e = {0};
+    int rc = 0;
+
+    if (op->image || !op->served || catalogue_get(op->s->db, op->served->row_id, &row, &e) < 0)
+        return 0;
+    if (row.locked)
+        rc = refuse_param(r, REFUSAL_V1_MODEL_LOCKED, "model",
+                          "The resident model '%s' is locked; POST /api/models/%" PRId64
+                          "/unlock lets others be loaded.",
+                          op->served->name, op->served->row_id);
+    model_row_release(&row);
+    return rc;
+}
+
 static int check_unattached(void *ctx, struct refusal *r)
 {
     const struct attachment *a = &((const struct op *)ctx)->w->attachment;
@@ -149,8 +180,8 @@ static int check_torn(void *ctx, struct refusal *r)
 }
 
 static const struct refusal_rule auto_load_rules[] = {
-    {"1", check_torn},        {"7", check_policy}, {"8", check_saved},
-    {"11", check_unattached}, {"12", check_idle},  {0},
+    {"1", check_torn},      {"7", check_policy},      {"8", check_saved}, {"9", check_lease},
+    {"10", check_unlocked}, {"11", check_unattached}, {"12", check_idle}, {0},
 };
 
 static int claim(struct op *op, struct refusal *r)
@@ -202,7 +233,7 @@ static int check_quantization(struct service *s, int64_t id, struct refusal *r)
 static int auto_load(struct service *s, const struct identity_match *m, enum load_policy policy,
                      const atomic_bool *gone, struct refusal *r)
 {
-    static const struct weights_req nobody;
+    const struct weights_req nobody = {.lease = m->lease};
     struct auto_load a = {.row_id = m->row_id, .policy = policy};
     struct row_load l = {.id = m->row_id, .gone = gone, .timeout_ms = AUTO_LOAD_MS};
     int rc;

@@ -21,8 +21,9 @@ struct service;
 enum load_policy { LOAD_POLICY_AUTO, LOAD_POLICY_REFUSE }; /* X-miLLM-Load-Policy */
 
 struct identity_match {
-    int64_t row_id; /* the row the name means */
-    bool resident;  /* it is the resident under its served name */
+    int64_t row_id;    /* the row the name means */
+    bool resident;     /* it is the resident under its served name */
+    const char *lease; /* X-miLLM-Lease, set by the caller before identity_take; or NULL */
 };
 
 struct identity_pin {
@@ -40,8 +41,9 @@ int identity_find(struct service *s, const char *model, struct identity_match *m
                   struct refusal *r);
 
 /* Rows 7 to 13: for the resident at once; for another row model_not_resident, model_loading,
- * weights_unsaved, already_attached, model_busy, or a load that is waited for (at most 180 s).
- * `gone` (or NULL) ends the wait when the client leaves. Release *out with identity_release. */
+ * weights_unsaved, model_leased, model_locked, already_attached, model_busy, or a load that is
+ * waited for (at most 180 s). `gone` (or NULL) ends the wait when the client leaves. Release *out
+ * with identity_release. */
 int identity_take(struct service *s, const struct identity_match *m, enum load_policy policy,
                   const atomic_bool *gone, struct identity_pin *out, struct refusal *r);
 void identity_release(struct identity_pin *rv); /* a zeroed one is allowed */

@@ -147,7 +147,7 @@ static int swap(struct op *base, struct refusal *r)
         leave_barrier(op, true);
         return refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory; nothing was changed.");
     }
-    resident_become(base->s, op->image, next);
+    resident_become(base->s, op->image, next, op->in_place ? SAME_MODEL : OTHER_MODEL);
     op->image = NULL;
     leave_barrier(op, false);
     return 0;

@@ -239,6 +239,13 @@ static int check_attachment(void *ctx, struct refusal *r)
     return refuse_attached(&op->op, op->by_id ? "full_reload" : NULL, r);
 }
 
+static int check_lease(void *ctx, struct refusal *r)
+{
+    const struct load_op *op = ctx;
+
+    return refuse_leased(&op->op, "weights_load", op->by_id ? op->model_id : 0, r);
+}
+
 static int check_no_pause(void *ctx, struct refusal *r)
 {
     const struct weights_state *w = ((const struct op *)ctx)->w;
@@ -258,23 +265,16 @@ static int check_mode_still(void *ctx, struct refusal *r)
 }
 
 const struct refusal_rule load_rules[] = {
-    {"1", check_token},     {"2", check_body},
-    {"3", check_schema},    {"4", check_named},
-    {"5", check_carrier},   {"6", check_one_root},
-    {"7", check_found},     {"8", check_manifest},
-    {"9", check_no_commit}, {"10", check_attachment},
-    {"12", check_loads},    {"13", check_barrier},
-    {"14", check_no_pause}, {0},
+    {"1", check_token},       {"2", check_body},      {"3", check_schema},
+    {"4", check_named},       {"5", check_carrier},   {"6", check_one_root},
+    {"7", check_found},       {"8", check_manifest},  {"9", check_no_commit},
+    {"10", check_attachment}, {"11", check_lease},    {"12", check_loads},
+    {"13", check_barrier},    {"14", check_no_pause}, {0},
 };
 
 const struct refusal_rule load_barrier_rules[] = {
-    {"9", check_no_commit},
-    {"10", check_attachment},
-    {"12", check_loads},
-    {"13", check_barrier},
-    {"14", check_no_pause},
-    {"18", check_mode_still},
-    {0},
+    {"9", check_no_commit}, {"10", check_attachment}, {"11", check_lease},      {"12", check_loads},
+    {"13", check_barrier},  {"14", check_no_pause},   {"18", check_mode_still}, {0},
 };
 
 const struct refusal_rule load_file_rules[] = {

@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "service/body.h"
 #include "service/jobs.h"
+#include "service/leases.h"
 #include "service/load.h"
 #include "service/memory.h"
 #include "service/op.h"
@@ -84,7 +85,7 @@ json_t *model_object(struct service *s, const struct model_row *row)
     json_object_set_new(o, "loaded_at", json_time(row->loaded_ms));
     json_object_set_new(o, "revision", json_text(row->revision));
     json_object_set_new(o, "supports_embeddings", json_boolean(row->supports_embeddings));
-    json_object_set_new(o, "lease", json_null());
+    json_object_set_new(o, "lease", leases_live(s->leases, row->id));
     json_object_set_new(o, "checkpoint", json_boolean(row->checkpoint));
     add_resident_facts(s, row, o);
     return o;
@@ -160,6 +161,8 @@ int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *
                                    (json_int_t)id, "status", model_status_name(row.status)),
                          "Model '%s' is %s; unload it first.", row.name,
                          model_status_name(row.status));
+    else if (row.locked)
+        rc = refuse_locked(&row, r);
     else if (catalogue_delete(s->db, id, &e) < 0 ||
              (strcmp(row.source, "huggingface") == 0 && row.local_path &&
               remove_cached(s, &row, &e) < 0))
@@ -175,6 +178,7 @@ int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *
 
 struct claim {
     struct op op; /* first: the checks take a struct op */
+    struct weights_req req;
     struct model_row row;
     const char *gpu;
     int64_t unloaded; /* unload: the row that was resident */
@@ -220,6 +224,13 @@ static int check_not_downloading(void *ctx, struct refusal *r)
                        "Model '%s' is still being downloaded.", c->row.name);
 }
 
+static int check_load_lease(void *ctx, struct refusal *r)
+{
+    const struct claim *c = ctx;
+
+    return refuse_leased(&c->op, "load", c->row.id, r);
+}
+
 static int check_gpu(void *ctx, struct refusal *r)
 {
     const struct claim *c = ctx;
@@ -262,6 +273,7 @@ static const struct refusal_rule load_rules[] = {
     {"MODEL_ALREADY_LOADED", check_not_loaded},
     {"MODEL_BUSY", check_not_downloading},
     {"MODEL_BUSY", check_loads},
+    {"MODEL_LEASED", check_load_lease},
     {"INSUFFICIENT_MEMORY", check_row_memory},
     {"GPU_NOT_FOUND", check_gpu},
     {"UNSUPPORTED_QUANTIZATION", check_quantization},
@@ -340,22 +352,20 @@ static int parse_load_body(struct claim *c, const json_t *body, const json_t *er
 }
 
 /* An unaudited, open route: only the state of the weights is looked at. */
-static void claim_begin(struct claim *c, struct service *s)
+static void claim_begin(struct claim *c, struct service *s, const char *lease)
 {
-    static const struct weights_req nobody;
-
-    *c = (struct claim){0};
-    op_begin(&c->op, s, &nobody, NULL);
+    *c = (struct claim){.req = {.lease = lease}};
+    op_begin(&c->op, s, &c->req, NULL);
 }
 
-int models_load(struct service *s, int64_t id, const json_t *body, const json_t *errors,
-                json_t **data, struct refusal *r)
+int models_load(struct service *s, int64_t id, const char *lease, const json_t *body,
+                const json_t *errors, json_t **data, struct refusal *r)
 {
     struct claim c;
     struct err e = {0};
     int rc = -1;
 
-    claim_begin(&c, s);
+    claim_begin(&c, s, lease);
     if (parse_load_body(&c, body, errors, r) < 0 || model_find(s, id, &c.row, r) < 0)
         goto done;
     if (op_on_engine(&c.op, load_rules, claim_load, r) < 0)
@@ -392,10 +402,21 @@ static int check_loaded(void *ctx, struct refusal *r)
                        "Model '%s' is not loaded.", c->row.name);
 }
 
+static int check_unload_lease(void *ctx, struct refusal *r)
+{
+    const struct claim *c = ctx;
+
+    return refuse_leased(&c->op, "unload", c->row.id, r);
+}
+
 static const struct refusal_rule unload_rules[] = {
-    {"MODEL_NOT_LOADED", check_loaded},        {"MODEL_BUSY", check_loads},
-    {"ALREADY_ATTACHED", check_unattached},    {"WEIGHTS_NOT_CLEAN", check_clean},
-    {"PAUSE_IN_PROGRESS", check_load_barrier}, {0},
+    {"MODEL_NOT_LOADED", check_loaded},
+    {"MODEL_BUSY", check_loads},
+    {"MODEL_LEASED", check_unload_lease},
+    {"ALREADY_ATTACHED", check_unattached},
+    {"WEIGHTS_NOT_CLEAN", check_clean},
+    {"PAUSE_IN_PROGRESS", check_load_barrier},
+    {0},
 };
 
 static int drop(struct op *op, struct refusal *r)
@@ -407,12 +428,13 @@ static int drop(struct op *op, struct refusal *r)
     return 0;
 }
 
-int models_unload(struct service *s, int64_t id, json_t **data, struct refusal *r)
+int models_unload(struct service *s, int64_t id, const char *lease, json_t **data,
+                  struct refusal *r)
 {
     struct claim c;
     int rc = -1;
 
-    claim_begin(&c, s);
+    claim_begin(&c, s, lease);
     if (model_find(s, id, &c.row, r) < 0 || op_on_engine(&c.op, unload_rules, drop, r) < 0)
         goto done;
     /* Running requests end on their own image; its memory is free when the answer goes out. */
@@ -455,7 +477,7 @@ int models_auto_load(struct service *s, const char *which, struct refusal *r)
     struct row_load l = {0};
     int rc;
 
-    claim_begin(&c, s);
+    claim_begin(&c, s, NULL);
     if (find_row(s, which, &c.row) < 0 || c.row.checkpoint) {
         rc = load_at_start(s, which, r);
     } else {

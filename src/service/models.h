@@ -20,10 +20,28 @@ int models_get(struct service *s, int64_t id, json_t **data, struct refusal *r);
 int models_register(struct service *s, const json_t *body, const json_t *errors, json_t **data,
                     struct refusal *r);
 int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *r);
-/* Claims the load slot, starts the load in the background and answers the row in `loading`. */
-int models_load(struct service *s, int64_t id, const json_t *body, const json_t *errors,
-                json_t **data, struct refusal *r);
-int models_unload(struct service *s, int64_t id, json_t **data, struct refusal *r);
+/* `lease`: X-miLLM-Lease or NULL. Claims the load slot, starts the load in the background and
+ * answers the row in `loading`. */
+int models_load(struct service *s, int64_t id, const char *lease, const json_t *body,
+                const json_t *errors, json_t **data, struct refusal *r);
+int models_unload(struct service *s, int64_t id, const char *lease, json_t **data,
+                  struct refusal *r);
+
+/* model_lock.c: a locked row is not replaced by a load on demand, and not deleted. */
+int models_lock(struct service *s, int64_t id, json_t **data, struct refusal *r);
+int models_unlock(struct service *s, int64_t id, json_t **data, struct refusal *r);
+/* Ends a download; a row that is not being downloaded is answered as it is. */
+int models_cancel(struct service *s, int64_t id, json_t **data, struct refusal *r);
+int refuse_locked(const struct model_row *row, struct refusal *r); /* MODEL_LOCKED */
+
+/* model_lease.c: see service/leases.h. `lease`: X-miLLM-Lease or NULL. */
+int models_lease_take(struct service *s, int64_t id, const json_t *body, const json_t *errors,
+                      json_t **data, struct refusal *r);
+int models_lease_get(struct service *s, int64_t id, json_t **data, struct refusal *r);
+int models_lease_renew(struct service *s, int64_t id, const char *lease, const json_t *body,
+                       const json_t *errors, json_t **data, struct refusal *r);
+int models_lease_end(struct service *s, int64_t id, const char *lease, json_t **data,
+                     struct refusal *r);
 
 /* Beyond loopback a change of the catalogue needs a token of any role: UNAUTHORIZED. 0 where the
  * server listens on loopback only. */

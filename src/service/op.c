@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "engine/engine.h"
 #include "service/body.h"
+#include "service/leases.h"
 #include "service/service.h"
 #include "service/times.h"
 #include "service/weights.h"
@@ -248,6 +249,16 @@ int check_load_barrier(void *ctx, struct refusal *r)
 }
 
 /* ---- refusals with their facts ---- */
+
+int refuse_leased(const struct op *op, const char *operation, int64_t target, struct refusal *r)
+{
+    const struct lease_ask ask = {.id = op->req->lease,
+                                  .operation = operation,
+                                  .target = target,
+                                  .code = REFUSAL_MODEL_LEASED};
+
+    return leases_refuse(op->s->leases, &ask, r);
+}
 
 int refuse_attached(const struct op *op, const char *mode, struct refusal *r)
 {

@@ -58,6 +58,8 @@ refusal_check_fn check_clean;    /* WEIGHTS_NOT_CLEAN: writing or torn */
 refusal_check_fn check_loads;    /* MODEL_BUSY: load_in_progress, unload_in_progress */
 refusal_check_fn check_load_barrier; /* PAUSE_IN_PROGRESS: a load holds the barrier */
 
+/* MODEL_LEASED: another one holds the resident; `target` is the row that would replace it, or 0. */
+int refuse_leased(const struct op *op, const char *operation, int64_t target, struct refusal *r);
 int refuse_attached(const struct op *op, const char *mode,
                     struct refusal *r); /* ALREADY_ATTACHED */
 int refuse_not_clean(const struct weights_state *w, struct refusal *r);

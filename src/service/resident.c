@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "engine/engine.h"
 #include "engine/image_bank.h"
+#include "service/leases.h"
 #include "service/op.h"
 #include "service/refusal.h"
 #include "service/service.h"
@@ -35,8 +36,10 @@ static void count_load(struct service *s, struct served *served)
     w->commit = (struct commit){0};
 }
 
-void resident_become(struct service *s, struct image *im, struct served *served)
+void resident_become(struct service *s, struct image *im, struct served *served, enum residency how)
 {
+    if (how == OTHER_MODEL)
+        leases_end_resident(s->leases);
     count_load(s, served);
     s->weights->generation++;
     if (engine_resident(s->engine)) /* a swap: from now on one block stays as the spare */
@@ -52,6 +55,7 @@ void resident_rewritten(struct service *s, struct served *served)
 
 void resident_drop(struct service *s)
 {
+    leases_end_resident(s->leases);
     s->weights->load_counter++;
     engine_set_resident(s->engine, NULL, NULL);
 }

@@ -15,9 +15,12 @@ struct service;
  * Owned; NULL: out of memory. */
 struct served *resident_of_row(const struct model_row *row);
 
+enum residency { SAME_MODEL, OTHER_MODEL };
 /* [engine] Swaps the resident between two steps: state clean, counters 0, a new load counter and
- * generation. Both consumed. The caller publishes (state_changed). */
-void resident_become(struct service *s, struct image *im, struct served *served);
+ * generation. A lease outlives it only where it is the same model with other weights. Both
+ * consumed. The caller publishes (state_changed). */
+void resident_become(struct service *s, struct image *im, struct served *served,
+                     enum residency how);
 /* [engine] The same counters for weights that were written in place: `served` replaces the record
  * only. */
 void resident_rewritten(struct service *s, struct served *served);

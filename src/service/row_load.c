@@ -151,7 +151,7 @@ static void swap(struct engine *en, void *arg)
 
     if (before)
         w->old_row = before->row_id;
-    resident_become(w->s, w->image, w->served);
+    resident_become(w->s, w->image, w->served, OTHER_MODEL);
     w->image = NULL;
     w->served = NULL;
     w->s->weights->loading_row = 0;

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "service/arena.h"
 #include "service/jobs.h"
+#include "service/leases.h"
 #include "service/state.h"
 
 static int new_boot_id(char out[9], struct err *e)
@@ -42,9 +43,10 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
     s->weights = calloc(1, sizeof *s->weights);
     s->board = board_new(e);
     s->jobs = jobs_new(e);
+    s->leases = leases_new(s->settings->lease_ended_memory, e);
     if (!s->weights)
         err_nomem(e);
-    if (!s->weights || !s->board || !s->jobs || new_boot_id(s->boot_id, e) < 0) {
+    if (!s->weights || !s->board || !s->jobs || !s->leases || new_boot_id(s->boot_id, e) < 0) {
         service_close(s);
         return NULL;
     }
@@ -71,6 +73,7 @@ void service_close(struct service *s)
         engine_set_tick(s->engine, NULL, NULL);
         engine_call(s->engine, end_everything, s);
     }
+    leases_free(s->leases);
     board_free(s->board);
     free(s->weights);
     free(s);

@@ -23,6 +23,7 @@ struct engine;
 struct err;
 struct faults;
 struct jobs;
+struct leases;
 struct roots;
 struct schema;
 struct tokens;
@@ -51,6 +52,7 @@ struct service {
     const struct tokens *tokens;
     struct weights_state *weights; /* owned; engine thread */
     struct board *board;           /* owned; the published copy */
+    struct leases *leases;         /* owned; any thread */
     struct jobs *jobs;             /* owned; work that goes on after its request was answered */
     int64_t started_wall_ms, started_ns;
     char boot_id[9]; /* 8 hex digits, random: in the names of shared arenas */

@@ -38,6 +38,11 @@ struct settings {
     const char *shm_group; /* or NULL */
     bool load_prefetch;
     enum barrier_rule barrier;
+    const char *adapter_dir; /* or NULL: no adapters */
+    /* leases */
+    int lease_default_ttl_s, lease_max_ttl_s;
+    int lease_holder_max_chars, lease_reason_max_chars;
+    int lease_ended_memory;
     /* engine */
     int max_concurrent; /* request slots */
     int max_pending;

@@ -13,6 +13,7 @@
 #include <jansson.h>
 #include <stdatomic.h>
 
+struct buf;
 struct refusal;
 struct service;
 
@@ -20,6 +21,7 @@ struct service;
 struct weights_req {
     const char *authorization; /* header values, NULL when absent */
     const char *attachment;    /* X-miLLM-Attachment */
+    const char *lease;         /* X-miLLM-Lease */
     const char *request_id;
     const char *client_addr;
     const json_t *body;        /* the object; NULL when it is malformed */
@@ -39,7 +41,9 @@ weights_route_fn weights_plan_save, weights_plan_load;
  * routes leave none. Does not ask the engine thread. */
 void weights_note_too_large(struct service *s, const struct weights_req *req, const char *path);
 
-/* Open to everybody, not audited. */
-int weights_lineage(struct service *s, json_t **data, struct refusal *r);
+/* Open to everybody, not audited. The lineage is appended to *data as JSON text (of no use after a
+ * refusal): under 1 KiB an entry with names of ordinary length, WEIGHTS_LINEAGE_MAX_DEPTH entries
+ * at most. */
+int weights_lineage(struct service *s, struct buf *data, struct refusal *r);
 json_t *weights_status(struct service *s); /* owned; NULL: out of memory */
 #endif

@@ -6,19 +6,9 @@
 #include "http/request.h"
 #include "service/refusal.h"
 
-/* 0, or -1 with *r: the caller may not change the catalogue. */
-static int permitted(struct api_call *call, struct refusal *r)
+int millm_permitted(struct api_call *call, struct refusal *r)
 {
     return models_permit(call->api->service, http_req_header(call->req, "Authorization"), r);
-}
-
-static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
-{
-    if (rc == 0)
-        api_ok(call, status, data);
-    else
-        millm_fail(call, r);
-    refusal_clear(r);
 }
 
 void millm_list_models(struct api_call *call)
@@ -27,21 +17,21 @@ void millm_list_models(struct api_call *call)
     json_t *data = NULL;
     int rc = models_list(call->api->service, &data, &r);
 
-    answer(call, 200, rc, data, &r);
+    millm_answer(call, 200, rc, data, &r);
 }
 
 void millm_register_model(struct api_call *call)
 {
     json_t *body = NULL, *errors = NULL, *data = NULL;
     struct refusal r = {0};
-    int rc = permitted(call, &r);
+    int rc = millm_permitted(call, &r);
 
     api_body_object(call, 0, &body, &errors);
     if (rc == 0)
         rc = models_register(call->api->service, body, errors, &data, &r);
     json_decref(body);
     json_decref(errors);
-    answer(call, 202, rc, data, &r);
+    millm_answer(call, 202, rc, data, &r);
 }
 
 void millm_get_model(struct api_call *call)
@@ -50,41 +40,43 @@ void millm_get_model(struct api_call *call)
     json_t *data = NULL;
     int rc = models_get(call->api->service, call->id, &data, &r);
 
-    answer(call, 200, rc, data, &r);
+    millm_answer(call, 200, rc, data, &r);
 }
 
 void millm_delete_model(struct api_call *call)
 {
     struct refusal r = {0};
     json_t *data = NULL;
-    int rc = permitted(call, &r);
+    int rc = millm_permitted(call, &r);
 
     if (rc == 0)
         rc = models_delete(call->api->service, call->id, &data, &r);
-    answer(call, 200, rc, data, &r);
+    millm_answer(call, 200, rc, data, &r);
 }
 
 void millm_load_model(struct api_call *call)
 {
     json_t *body = NULL, *errors = NULL, *data = NULL;
     struct refusal r = {0};
-    int rc = permitted(call, &r);
+    int rc = millm_permitted(call, &r);
 
     api_body_object(call, 1, &body, &errors);
     if (rc == 0)
-        rc = models_load(call->api->service, call->id, body, errors, &data, &r);
+        rc = models_load(call->api->service, call->id, http_req_header(call->req, "X-miLLM-Lease"),
+                         body, errors, &data, &r);
     json_decref(body);
     json_decref(errors);
-    answer(call, 202, rc, data, &r);
+    millm_answer(call, 202, rc, data, &r);
 }
 
 void millm_unload_model(struct api_call *call)
 {
     struct refusal r = {0};
     json_t *data = NULL;
-    int rc = permitted(call, &r);
+    int rc = millm_permitted(call, &r);
 
     if (rc == 0)
-        rc = models_unload(call->api->service, call->id, &data, &r);
-    answer(call, 200, rc, data, &r);
+        rc = models_unload(call->api->service, call->id,
+                           http_req_header(call->req, "X-miLLM-Lease"), &data, &r);
+    millm_answer(call, 200, rc, data, &r);
 }

@@ -5,6 +5,7 @@
 
 #include "api/envelope.h"
 #include "api/millm/routes.h"
+#include "base/buf.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "http/server.h"
@@ -17,7 +18,7 @@ void millm_fail(struct api_call *call, const struct refusal *r)
     api_fail(call, r);
 }
 
-static void answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
+void millm_answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
 {
     if (rc == 0)
         api_ok(call, status, data);
@@ -36,6 +37,7 @@ static void protected_route(struct api_call *call, weights_route_fn *route, int 
     struct weights_req req = {
         .authorization = http_req_header(call->req, "Authorization"),
         .attachment = http_req_header(call->req, "X-miLLM-Attachment"),
+        .lease = http_req_header(call->req, "X-miLLM-Lease"),
         .request_id = call->req->request_id,
         .client_addr = call->req->client,
         .body = body,
@@ -45,7 +47,7 @@ static void protected_route(struct api_call *call, weights_route_fn *route, int 
     rc = route(call->api->service, &req, &data, &r);
     json_decref(body);
     json_decref(errors);
-    answer(call, status, rc, data, &r);
+    millm_answer(call, status, rc, data, &r);
 }
 
 void millm_attach(struct api_call *call)
@@ -105,11 +107,16 @@ void millm_plan_load(struct api_call *call)
 
 void millm_lineage(struct api_call *call)
 {
-    json_t *data = NULL;
+    struct buf text = {0};
     struct refusal r = {0};
-    int rc = weights_lineage(call->api->service, &data, &r);
 
-    answer(call, 200, rc, data, &r);
+    api_text_begin(&text);
+    if (weights_lineage(call->api->service, &text, &r) == 0)
+        api_text_end(call, 200, &text);
+    else
+        millm_fail(call, &r);
+    refusal_clear(&r);
+    buf_release(&text);
 }
 
 void millm_status(struct api_call *call)

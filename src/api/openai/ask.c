@@ -67,6 +67,7 @@ void ask_init(struct ask *a, struct api_call *call)
         .gone = http_req_gone(a->call->req),
         .watch = watch_request,
         .watch_arg = a->call->req,
+        .lease = http_req_header(a->call->req, "X-miLLM-Lease"),
         .add_special = true,
         .n = 1,
         .max_tokens = -1,

@@ -227,29 +227,44 @@ static void the_header_quotes_names_and_counts_commits(void **state)
     buf_release(&b);
 }
 
+/* Owned. */
+static json_t *lineage(struct fixture *f)
+{
+    struct buf text = {0};
+    struct err e = {0};
+    json_t *data;
+
+    GRANTED(f, weights_lineage(f->s, &text, &f->r));
+    data = json_parse(buf_str(&text), text.len, &e);
+    assert_non_null(data);
+    buf_release(&text);
+    return data;
+}
+
 static void lineage_follows_the_parents(void **state)
 {
     struct fixture *f = *state;
     const json_t *chain;
-    json_t *data = NULL;
+    struct buf text = {0};
+    json_t *data;
 
-    REFUSED(f, weights_lineage(f->s, &data, &f->r), MODEL_NOT_LOADED);
+    REFUSED(f, weights_lineage(f->s, &text, &f->r), MODEL_NOT_LOADED);
     load_model(f, TINY);
-    GRANTED(f, weights_lineage(f->s, &data, &f->r));
+    data = lineage(f);
     assert_int_equal(json_array_size(json_object_get(data, "chain")), 0);
     assert_true(json_is_true(json_object_get(data, "complete")));
     json_decref(data);
     attach(f);
     GRANTED(f, save(f, "run", 1, NULL));
     GRANTED(f, save(f, "run", 2, "tiny-llama:run:step-1"));
-    GRANTED(f, weights_lineage(f->s, &data, &f->r));
+    data = lineage(f);
     chain = json_object_get(data, "chain");
     assert_int_equal(json_array_size(chain), 2);
     assert_string_equal(json_string_value(json_object_get(json_array_get(chain, 1), "path")),
                         "run/step-000001");
     json_decref(data);
     GRANTED(f, save(f, "run", 3, "somebody:else:step-9"));
-    GRANTED(f, weights_lineage(f->s, &data, &f->r));
+    data = lineage(f);
     assert_string_equal(
         json_string_value(json_object_get(json_object_get(data, "break"), "reason")),
         "manifest_missing");
@@ -262,15 +277,15 @@ static void management_leaves_attached_weights_alone(void **state)
     int64_t row = load_model(f, TINY);
     json_t *data = NULL, *none = json_object();
 
-    REFUSED(f, models_load(f->s, row, none, NULL, &data, &f->r), MODEL_ALREADY_LOADED);
+    REFUSED(f, models_load(f->s, row, NULL, none, NULL, &data, &f->r), MODEL_ALREADY_LOADED);
     REFUSED(f, models_delete(f->s, row, &data, &f->r), MODEL_BUSY);
     attach(f);
-    REFUSED(f, models_unload(f->s, row, &data, &f->r), ALREADY_ATTACHED);
+    REFUSED(f, models_unload(f->s, row, NULL, &data, &f->r), ALREADY_ATTACHED);
     GRANTED(f, hold(f, weights_detach));
-    GRANTED(f, models_unload(f->s, row, &data, &f->r));
+    GRANTED(f, models_unload(f->s, row, NULL, &data, &f->r));
     assert_string_equal(json_string_value(json_object_get(data, "status")), "ready");
     json_decref(data);
-    REFUSED(f, models_unload(f->s, row, &data, &f->r), MODEL_NOT_LOADED);
+    REFUSED(f, models_unload(f->s, row, NULL, &data, &f->r), MODEL_NOT_LOADED);
     GRANTED(f, models_delete(f->s, row, &data, &f->r));
     json_decref(data);
     REFUSED(f, models_get(f->s, row, &data, &f->r), MODEL_NOT_FOUND);
