@@ -1,6 +1,7 @@
 /* `cairn`: the table of commands. */
 #include "base/err.h"
 #include "cli/commands.h"
+#include "daemon/cmd_reindex.h"
 #include "daemon/serve.h"
 
 /* Options win over the environment, which daemon/config.c reads. */
@@ -46,6 +47,8 @@ static const struct cli_cmd commands[] = {
     {"save", "RUN_ID STEP", "write the weights as a checkpoint", cmd_save},
     {"lineage", "", "print the tree of checkpoints", cmd_lineage},
     {"status", "", "say which weights answer", cmd_status},
+    {"reindex", "", "rebuild the catalogue's checkpoints from the directories, offline",
+     cmd_reindex},
     {"verify", "DIR", "check a model or checkpoint directory offline", cmd_verify},
     {0},
 };

@@ -167,6 +167,26 @@ done:
     return rc;
 }
 
+int fs_make_dirs(const char *path, mode_t mode, struct err *e)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+
+    if (n >= sizeof part)
+        return err_set(e, ERR_ARG, "the path of a directory is longer than %zu bytes",
+                       sizeof part - 1);
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (part[i] != '/' && part[i] != 0)
+            continue;
+        part[i] = 0;
+        if (mkdir(part, mode) < 0 && errno != EEXIST)
+            return err_io(e, "make the directory %s", part);
+        part[i] = path[i];
+    }
+    return 0;
+}
+
 int fs_sync(int fd, const char *what, struct err *e)
 {
     return fsync(fd) == 0 ? 0 : err_io(e, "sync %s", what);

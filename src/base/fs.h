@@ -44,6 +44,9 @@ int fs_create_file(int dir_fd, const char *name, const void *bytes, size_t n, mo
 int fs_read_file(int dir_fd, const char *name, enum fs_links links, size_t max_bytes,
                  struct buf *out, struct err *e);
 
+/* mkdir -p; what is there already is left as it is. */
+int fs_make_dirs(const char *path, mode_t mode, struct err *e);
+
 int fs_sync(int fd, const char *what, struct err *e);          /* fsync; `what` for the message */
 int fs_sync_name(int dir_fd, const char *name, struct err *e); /* opens (no link), fsync, close */
 

@@ -21,13 +21,7 @@
 #include "store/roots.h"
 #include "tensor/weights.h"
 
-enum {
-    CONFIG_MAX = 16 << 20,
-    ENTRIES_MAX = 10000,
-    DEPTH_MAX = 32,
-    REAL_PATH_MAX = 500,
-    SHOWN_MAX = 100
-};
+enum { CONFIG_MAX = 16 << 20, ENTRIES_MAX = 10000, DEPTH_MAX = 32, SHOWN_MAX = 100 };
 
 static int not_loadable(struct refusal *r, const char *reason, json_t *facts, const char *sentence)
 {
@@ -272,12 +266,12 @@ static int check_path_length(struct load_op *op, struct refusal *r)
     if (!op->dir)
         return refuse_internal(r, &e);
     chars = ckpt_name_chars(op->dir);
-    if (chars <= REAL_PATH_MAX)
+    if (chars <= CATALOGUE_PATH_MAX_CHARS)
         return 0;
-    return not_loadable(
-        r, "path_length",
-        json_pack("{s:I, s:i}", "length", (json_int_t)chars, "max_length", REAL_PATH_MAX),
-        "the real path of its directory is longer than a model row holds.");
+    return not_loadable(r, "path_length",
+                        json_pack("{s:I, s:i}", "length", (json_int_t)chars, "max_length",
+                                  CATALOGUE_PATH_MAX_CHARS),
+                        "the real path of its directory is longer than a model row holds.");
 }
 
 /* ---- the implementation ---- */

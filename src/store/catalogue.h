@@ -21,6 +21,8 @@ enum model_status {
 };
 const char *model_status_name(enum model_status s); /* "downloading" ... "error" */
 
+enum { CATALOGUE_PATH_MAX_CHARS = 500 }; /* code points of a local_path */
+
 /* Strings are owned by the row (model_row_release); NULL where the field is null. Times: Unix
  * milliseconds, 0 for null. */
 struct model_row {
