@@ -137,5 +137,6 @@ bool guard_origin_listed(const char *list, const char *origin);
 /* response.c: the library's reader of a stream, and what the watcher asks. */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);
 void stream_drop(struct http_call *call); /* call->lock held */
+/* Dropped, or its client has taken nothing for too long: the connection is to be cut. */
 bool stream_stuck(struct http_call *call, int64_t now_ns);
 #endif

@@ -199,8 +199,10 @@ bool stream_stuck(struct http_call *call, int64_t now_ns)
     bool stuck;
 
     pthread_mutex_lock(&call->lock);
-    stuck = s->begun && !s->dropped && s->waiting.len > s->sent &&
-            now_ns - s->progress_ns > (int64_t)call->srv->c.send_timeout_ms * 1000000;
+    stuck =
+        s->begun &&
+        (s->dropped || (s->waiting.len > s->sent &&
+                        now_ns - s->progress_ns > (int64_t)call->srv->c.send_timeout_ms * 1000000));
     pthread_mutex_unlock(&call->lock);
     return stuck;
 }
