@@ -16,11 +16,14 @@ enum {
     HALF = 8,             /* lanes of one register */
     TILE_ROWS = 3,        /* see above */
     TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
-    DIRECT_ROWS = 12,     /* one tile: W is widened in registers, beyond in a panel */
+    DIRECT_ROWS = 12,     /* up to here W is widened in registers, beyond in a panel */
     STRIP = 6,            /* rows of x that stay in the first cache for a whole panel ... */
     SHORT_K = 768,        /* ... when they are not longer than this; else one tile of rows */
+    X_BLOCK = 256 * 1024, /* bytes of x that stay in the second cache */
+    MIN_ROWS = 96,        /* fewer would not pay for widening a panel */
     PANEL = 16,           /* rows of W in a panel */
-    K_BLOCK = 1536,       /* 3 rows of x of this length are 18 KB */
+    K_BLOCK = 1536,       /* 3 rows of x of this length are 18 KB; a longer k is cut ... */
+    K_BLOCK_LONG = 1024,  /* ... into blocks that leave room for the carried lanes */
     ROW_BLOCK = 192,      /* rows of x that share a widened panel when lanes are carried */
     PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
     CARRY = LANES * PANEL /* floats carried per row of x */
@@ -254,15 +257,27 @@ static direct_tile_fn *const direct_tiles[TILE_ROWS + 1] = {
     direct_tile_3,
 };
 
+/* Rows [row0, row1), which stay in the first cache, times `groups` tiles of outputs from j on. */
+static void direct_strip(const struct linear_job *b, int row0, int row1, int j, int groups,
+                         size_t ahead)
+{
+    for (int g = 0; g < groups && j + g * TILE_OUT < b->n1; g++)
+        for (int row = row0, R; row < row1; row += R) {
+            R = tile_rows(row1 - row, TILE_ROWS);
+            direct_tiles[R](b, row, j + g * TILE_OUT, row == row0 ? ahead : 0);
+        }
+}
+
 static void direct_rows(const struct linear_job *b, int n0)
 {
     size_t row_bytes = (size_t)b->w->k * dtype_size(b->w->dtype);
-    size_t ahead = prefetch_distance(row_bytes, TILE_OUT, PREFETCH);
+    int groups = b->m <= STRIP ? 1 : PANEL / TILE_OUT;
+    size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
 
-    for (int j = n0; j < b->n1; j += TILE_OUT)
+    for (int j = n0; j < b->n1; j += TILE_OUT * groups)
         for (int row = 0, R; row < b->m; row += R) {
-            R = tile_rows(b->m - row, TILE_ROWS);
-            direct_tiles[R](b, row, j, row == 0 ? ahead : 0);
+            R = tile_rows(b->m - row, STRIP);
+            direct_strip(b, row, row + R, j, groups, row == 0 ? ahead : 0);
         }
 }
 
@@ -413,10 +428,20 @@ static void panel_rows(const struct linear_job *b, const struct k_block *kb, int
     }
 }
 
+/* Rows of x that share a widened panel. */
+static int rows_in_cache(const struct linear_job *b, int block)
+{
+    int rows = (int)(X_BLOCK / ((size_t)block * sizeof(float) + 1)) / STRIP * STRIP;
+
+    if (rows < MIN_ROWS)
+        rows = MIN_ROWS;
+    return b->w->k > block && rows > ROW_BLOCK ? ROW_BLOCK : rows;
+}
+
 static void linear_panel(const struct linear_job *b, int n0, float *scratch)
 {
-    int block = k_block_length(b->w->k, K_BLOCK, LANES);
-    int rows = b->w->k <= block ? b->m : ROW_BLOCK;
+    int block = k_block_length(b->w->k, b->w->k <= K_BLOCK ? K_BLOCK : K_BLOCK_LONG, LANES);
+    int rows = rows_in_cache(b, block);
     float *carry = scratch + PANEL * K_BLOCK;
 
     for (int row = 0; row < b->m; row += rows) {
