@@ -116,6 +116,26 @@ static void what_a_worker_wrote_is_seen_after_the_loop(void **state)
     free(to);
 }
 
+static void a_copy_writes_its_bytes_and_no_others_at_any_alignment(void **state)
+{
+    enum { BYTES = 3000, EDGE = 64 };
+    struct pool *p = new_pool(2);
+    unsigned char from[BYTES + EDGE], to[BYTES + 2 * EDGE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 7 + 1);
+    for (size_t shift = 0; shift < EDGE; shift += 3)
+        for (size_t n = 0; n < BYTES; n += 371) {
+            memset(to, 0xee, sizeof to);
+            pool_memcpy(p, to + EDGE + shift, from + shift / 2, n);
+            assert_memory_equal(to + EDGE + shift, from + shift / 2, n);
+            assert_int_equal(to[EDGE + shift - 1], 0xee);
+            assert_int_equal(to[EDGE + shift + n], 0xee);
+        }
+    pool_free(p);
+}
+
 static void note_highest(void *arg, int item, int worker)
 {
     _Atomic int *highest = arg;
@@ -226,6 +246,7 @@ int main(void)
         cmocka_unit_test(thousands_of_short_loops_all_finish),
         cmocka_unit_test(a_loop_after_the_workers_fell_asleep_runs),
         cmocka_unit_test(what_a_worker_wrote_is_seen_after_the_loop),
+        cmocka_unit_test(a_copy_writes_its_bytes_and_no_others_at_any_alignment),
         cmocka_unit_test(a_lent_core_is_left_alone_until_it_is_given_back),
         cmocka_unit_test(a_borrower_gets_its_own_cpus_back),
         cmocka_unit_test(a_pool_of_one_lends_nothing),
