@@ -9,9 +9,14 @@
 #include <stdint.h>
 
 struct api_call;
+struct buf;
 struct refusal;
 
 void api_ok(struct api_call *call, int status, json_t *data); /* data is consumed */
+/* The same for long data that is written as JSON text: begin, append the data, end (the buffer is
+ * emptied). */
+void api_text_begin(struct buf *text);
+void api_text_end(struct api_call *call, int status, struct buf *text);
 /* Status, message and details of the refusal; *r is left as it is. A 503 gets Retry-After. */
 void api_fail(struct api_call *call, const struct refusal *r);
 

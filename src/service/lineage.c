@@ -1,67 +1,73 @@
 /* service/lineage.c - from the resident's checkpoint back to its base. Reads manifests only; takes
- * no barrier. */
+ * no barrier. The answer is written as text while the chain is walked: a chain may be long. */
 #include "store/lineage.h"
 
 #include "base/err.h"
+#include "base/json.h"
 #include "engine/engine.h"
 #include "service/refusal.h"
 #include "service/service.h"
 #include "service/state.h"
 #include "service/times.h"
 #include "service/weights.h"
-#include "store/manifest.h"
 #include "store/schema.h"
 
-static int add_entry(void *chain, const struct lineage_entry *entry, struct err *e)
+static int add_entry(void *arg, const struct lineage_entry *entry, struct err *e)
 {
-    const struct manifest *m = entry->manifest;
-    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:o, s:n}", "name", m->name,
-                          "run_id", m->run_id, "step", (json_int_t)m->step, "path", entry->path,
-                          "root", entry->root, "manifest_sha256", m->sha256, "weights_sha256",
-                          m->weights_sha256, "parent", json_text(m->parent), "merged_adapter");
+    struct buf *data = arg;
 
-    return json_array_append_new(chain, o) < 0 ? err_nomem(e) : 0;
+    if (data->len && data->data[data->len - 1] == '}')
+        buf_add_char(data, ',');
+    lineage_write_entry(data, entry);
+    return data->failed ? err_nomem(e) : 0;
 }
 
-static json_t *break_object(const struct lineage_end *end)
-{
-    if (end->reason == LINEAGE_COMPLETE)
-        return json_null();
-    return json_pack("{s:s, s:s}", "at", buf_str(&end->at), "reason",
-                     lineage_break_name(end->reason));
-}
-
-static json_t *answer(const struct served *served, json_t *chain, const struct lineage_end *end)
+/* What stands before the entries of the chain. */
+static void write_head(struct buf *b, const struct served *served)
 {
     json_t *resident = json_pack("{s:s, s:s, s:o, s:I}", "name", served->name, "origin",
                                  served->checkpoint ? "checkpoint" : "model", "manifest_sha256",
                                  json_text(served->manifest_sha256), "commits_since_identity",
                                  (json_int_t)served->commits);
+    json_t *base = json_string(served->base_model);
 
-    return json_pack("{s:o, s:s, s:o, s:b, s:o, s:b}", "resident", resident, "base_model",
-                     served->base_model, "chain", chain, "complete",
-                     end->reason == LINEAGE_COMPLETE, "break", break_object(end),
-                     "weights_verified", 0);
+    buf_add_str(b, "{\"resident\":");
+    json_write(b, resident);
+    buf_add_str(b, ",\"base_model\":");
+    json_write(b, base);
+    buf_add_str(b, ",\"chain\":[");
+    b->failed = b->failed || !resident || !base;
+    json_decref(resident);
+    json_decref(base);
 }
 
-static int walk(struct service *s, const struct served *served, json_t **data, struct refusal *r)
+static void write_tail(struct buf *b, const struct lineage_end *end)
+{
+    buf_printf(b,
+               "],\"complete\":%s,\"break\":", end->reason == LINEAGE_COMPLETE ? "true" : "false");
+    lineage_write_break(b, end);
+    buf_add_str(b, ",\"weights_verified\":false}");
+}
+
+static int walk(struct service *s, const struct served *served, struct buf *data, struct refusal *r)
 {
     struct lineage_end end = {.reason = LINEAGE_COMPLETE};
-    json_t *chain = json_array();
     struct err e = {0};
+    int rc = 0;
 
-    if (served->checkpoint &&
-        lineage_walk(s->roots, s->schema, served->name, (int)s->settings->lineage_max_depth,
-                     add_entry, chain, &end, &e) < 0) {
-        json_decref(chain);
-        return refuse_internal(r, &e);
-    }
-    *data = answer(served, chain, &end);
+    write_head(data, served);
+    if (served->checkpoint)
+        rc = lineage_walk(s->roots, s->schema, served->name, (int)s->settings->lineage_max_depth,
+                          add_entry, data, &end, &e);
+    if (rc == 0)
+        write_tail(data, &end);
+    if (rc == 0 && data->failed)
+        rc = err_nomem(&e);
     lineage_end_release(&end);
-    return 0;
+    return rc < 0 ? refuse_internal(r, &e) : 0;
 }
 
-int weights_lineage(struct service *s, json_t **data, struct refusal *r)
+int weights_lineage(struct service *s, struct buf *data, struct refusal *r)
 {
     struct served *served = engine_peek_served(s->engine);
     const char *problem = schema_problem(s->schema);

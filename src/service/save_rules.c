@@ -152,7 +152,7 @@ static int check_ambiguous(void *ctx, struct refusal *r)
     json_t *found;
     uint32_t mask;
 
-    if (roots_find_run(roots, op->run_id, &mask, &e) < 0)
+    if (roots_find_run(roots, op->run_id, "latest", &mask, &e) < 0)
         return refuse_internal(r, &e);
     mask &= ~(1u << ROOTS_PRIMARY);
     if (!mask)

@@ -1,9 +1,11 @@
 #include "store/lineage.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "store/manifest.h"
 #include "store/resolve.h"
@@ -218,4 +220,49 @@ void lineage_end_release(struct lineage_end *end)
 {
     buf_release(&end->at);
     *end = (struct lineage_end){0};
+}
+
+/* ---- JSON ---- */
+
+/* "key":"value", with the comma that belongs before it. */
+static void write_member(struct buf *b, const char *key, const char *value)
+{
+    buf_printf(b, "%s\"%s\":", b->data[b->len - 1] == '{' ? "" : ",", key);
+    if (value)
+        json_write_str(b, value, strlen(value));
+    else
+        buf_add_str(b, "null");
+}
+
+void lineage_write_entry(struct buf *b, const struct lineage_entry *entry)
+{
+    const struct manifest *m = entry->manifest;
+
+    buf_add_char(b, '{');
+    if (b->failed)
+        return;
+    write_member(b, "name", m->name);
+    write_member(b, "run_id", m->run_id);
+    buf_printf(b, ",\"step\":%" PRId64, m->step);
+    write_member(b, "path", entry->path);
+    write_member(b, "root", entry->root);
+    write_member(b, "manifest_sha256", m->sha256);
+    write_member(b, "weights_sha256", m->weights_sha256);
+    write_member(b, "parent", m->parent);
+    write_member(b, "merged_adapter", NULL);
+    buf_add_char(b, '}');
+}
+
+void lineage_write_break(struct buf *b, const struct lineage_end *end)
+{
+    if (end->reason == LINEAGE_COMPLETE) {
+        buf_add_str(b, "null");
+        return;
+    }
+    buf_add_char(b, '{');
+    if (b->failed)
+        return;
+    write_member(b, "at", buf_str(&end->at));
+    write_member(b, "reason", lineage_break_name(end->reason));
+    buf_add_char(b, '}');
 }

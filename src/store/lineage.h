@@ -1,7 +1,7 @@
 /* store/lineage.h - from a checkpoint back to its base, by the parent of each manifest.
  *
- * Reads manifests only. Memory: under 70 bytes an entry for the cycle check, and one manifest. Needs no
- * lock; runs beside saves and loads. */
+ * Reads manifests only. Memory: under 70 bytes an entry for the cycle check, and one manifest.
+ * Needs no lock; runs beside saves and loads. */
 #ifndef STORE_LINEAGE_H
 #define STORE_LINEAGE_H
 
@@ -46,4 +46,9 @@ int lineage_walk(const struct roots *r, const struct schema *s, const char *name
                  int (*on_entry)(void *arg, const struct lineage_entry *entry, struct err *e),
                  void *arg, struct lineage_end *out, struct err *e);
 void lineage_end_release(struct lineage_end *end);
+
+/* As docs/api/weights.md has them: the object of one entry of `chain`; `break`, null when complete.
+ */
+void lineage_write_entry(struct buf *b, const struct lineage_entry *entry);
+void lineage_write_break(struct buf *b, const struct lineage_end *end);
 #endif

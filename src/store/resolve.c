@@ -115,7 +115,11 @@ static enum resolve_outcome open_by_run(const struct roots *r, bool latest, stru
 {
     enum resolve_outcome o = RESOLVE_NOT_FOUND;
 
-    if (roots_find_run(r, out->run_id, &out->roots_mask, e) < 0)
+    if (roots_count(r) == 1)
+        return open_in(r, ROOTS_PRIMARY, latest, out, e);
+    /* `searched` is "<run_id>/<step or latest>" */
+    if (roots_find_run(r, out->run_id, out->searched + strlen(out->run_id) + 1, &out->roots_mask,
+                       e) < 0)
         return RESOLVE_FAILED;
     if (out->roots_mask & (out->roots_mask - 1))
         return RESOLVE_AMBIGUOUS;

@@ -217,15 +217,16 @@ int roots_dir(const struct roots *r, int root, struct err *e)
 }
 
 /* Consumes fd. */
-static bool holds_something(int fd)
+static bool holds_something(int fd, const char *likely)
 {
-    DIR *d = fdopendir(fd);
+    struct stat st;
+    bool found = likely && fstatat(fd, likely, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    DIR *d = found ? NULL : fdopendir(fd);
     struct dirent *entry;
-    bool found = false;
 
     if (!d) {
         fs_close(fd);
-        return false;
+        return found;
     }
     while (!found && (entry = readdir(d)))
         found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
@@ -235,7 +236,8 @@ static bool holds_something(int fd)
 }
 
 /* 1 present, 0 absent, -1 failed. */
-static int run_in(const struct roots *r, int root, const char *run_id, struct err *e)
+static int run_in(const struct roots *r, int root, const char *run_id, const char *likely,
+                  struct err *e)
 {
     struct err why = {0};
     int fd, dir = roots_dir(r, root, &why);
@@ -249,18 +251,19 @@ static int run_in(const struct roots *r, int root, const char *run_id, struct er
     fd = fs_open_beneath(dir, run_id, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_INSIDE, &why);
     fs_close(dir);
     if (fd >= 0)
-        return holds_something(fd);
+        return holds_something(fd, likely);
     if (why.sys == ENOENT || why.sys == ENOTDIR || why.sys == EXDEV || why.sys == ELOOP)
         return 0;
     *e = why;
     return -1;
 }
 
-int roots_find_run(const struct roots *r, const char *run_id, uint32_t *mask, struct err *e)
+int roots_find_run(const struct roots *r, const char *run_id, const char *likely, uint32_t *mask,
+                   struct err *e)
 {
     *mask = 0;
     for (int i = 0; i < r->n; i++) {
-        int present = run_in(r, i, run_id, e);
+        int present = run_in(r, i, run_id, likely, e);
 
         if (present < 0)
             return err_wrap(e, "look for run %s under %s", run_id, r->root[i].path);

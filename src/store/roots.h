@@ -36,8 +36,11 @@ int roots_dir(const struct roots *r, int root, struct err *e);
 
 /* Bit i is set when root i holds the run: an entry <run_id> that is a directory, or a link to one
  * that stays beneath the root, with anything in it besides ".tmp-*". run_id has passed
- * ckpt_run_id_may_load. */
-int roots_find_run(const struct roots *r, const char *run_id, uint32_t *mask, struct err *e);
+ * ckpt_run_id_may_load. `likely` is an entry that the run probably has (a step directory,
+ * "latest"), or NULL: where it is found the directory is not listed, which takes a millisecond in a
+ * long run. */
+int roots_find_run(const struct roots *r, const char *run_id, const char *likely, uint32_t *mask,
+                   struct err *e);
 
 /* True when the primary root has an entry of any kind at <run_id>/<step dir>. */
 int roots_step_exists(const struct roots *r, const char *run_id, int64_t step, bool *exists,

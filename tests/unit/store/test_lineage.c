@@ -2,6 +2,7 @@
 #include "store/scratch.h"
 
 #include "base/buf.h"
+#include "base/json.h"
 #include "store/lineage.h"
 #include "store/manifest.h"
 #include "store/roots.h"
@@ -70,6 +71,43 @@ static void a_chain_is_followed_across_roots_to_its_beginning(void **state)
            "org/m:r2:step-400 r2/step-000400 main\n"
            "org/m:r1:step-7 r1/step-000007 read\n",
            LINEAGE_COMPLETE, "");
+    close_world(&w);
+}
+
+static int write_entry(void *arg, const struct lineage_entry *entry, struct err *e)
+{
+    (void)e;
+    lineage_write_entry(arg, entry);
+    return 0;
+}
+
+static void entries_and_breaks_are_json(void **state)
+{
+    struct world w = open_world(state);
+    struct lineage_end end;
+    struct buf text = {0};
+    struct err e = {0};
+    json_t *entry, *broken;
+
+    put_checkpoint(w.scratch, "main", "a \\\"b\\\"", "r", 2, "a \\\"b\\\":r:step-1");
+    assert_int_equal(
+        lineage_walk(w.roots, w.schema, "a \"b\":r:step-2", 10, write_entry, &text, &end, &e), 0);
+    entry = json_parse(buf_str(&text), text.len, &e);
+    assert_string_equal(json_string_value(json_object_get(entry, "name")), "a \"b\":r:step-2");
+    assert_int_equal(json_integer_value(json_object_get(entry, "step")), 2);
+    assert_string_equal(json_string_value(json_object_get(entry, "parent")),
+                        "a \"b\":r:step-1");
+    assert_true(json_is_null(json_object_get(entry, "merged_adapter")));
+    assert_int_equal(json_object_size(entry), 9);
+    buf_reset(&text);
+    lineage_write_break(&text, &end);
+    broken = json_parse(buf_str(&text), text.len, &e);
+    assert_string_equal(json_string_value(json_object_get(broken, "at")), "a \"b\":r:step-1");
+    assert_string_equal(json_string_value(json_object_get(broken, "reason")), "manifest_missing");
+    json_decref(broken);
+    json_decref(entry);
+    lineage_end_release(&end);
+    buf_release(&text);
     close_world(&w);
 }
 
@@ -203,6 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(a_chain_is_followed_across_roots_to_its_beginning),
+        SCRATCH_TEST(entries_and_breaks_are_json),
         SCRATCH_TEST(a_missing_parent_breaks_the_chain_at_its_name),
         SCRATCH_TEST(a_broken_manifest_breaks_the_chain),
         SCRATCH_TEST(a_parent_that_is_no_name_or_leads_out_is_invalid),

@@ -153,11 +153,19 @@ static int write_and_read(struct world *w, struct err *e)
     return rc;
 }
 
+static int write_entry(void *arg, const struct lineage_entry *entry, struct err *e)
+{
+    lineage_write_entry(arg, entry);
+    return ((struct buf *)arg)->failed ? err_nomem(e) : 0;
+}
+
 static int walk_lineage(struct world *w, struct err *e)
 {
     struct lineage_end end;
-    int rc = lineage_walk(w->roots, w->schema, "b:r1:step-2", 10, NULL, NULL, &end, e);
+    struct buf text = {0};
+    int rc = lineage_walk(w->roots, w->schema, "b:r1:step-2", 10, write_entry, &text, &end, e);
 
+    buf_release(&text);
     if (rc == 0 && end.reason != LINEAGE_COMPLETE) /* the JSON library had no memory */
         rc = err_set(e, ERR_NOMEM, "the walk broke off");
     if (end.depth == 2)

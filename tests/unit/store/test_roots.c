@@ -18,12 +18,18 @@ static struct roots *open_two(const struct scratch *s)
     return r;
 }
 
+/* The hint changes how the answer is found, never the answer. */
 static uint32_t where(const struct roots *r, const char *run)
 {
+    static const char *const likely[] = {"step-000001", "latest", "nothing-of-this-name"};
     struct err e = {0};
-    uint32_t mask;
+    uint32_t mask, hinted;
 
-    assert_int_equal(roots_find_run(r, run, &mask, &e), 0);
+    assert_int_equal(roots_find_run(r, run, NULL, &mask, &e), 0);
+    for (size_t i = 0; i < sizeof likely / sizeof *likely; i++) {
+        assert_int_equal(roots_find_run(r, run, likely[i], &hinted, &e), 0);
+        assert_int_equal(hinted, mask);
+    }
     return mask;
 }
 
