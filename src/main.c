@@ -45,11 +45,15 @@ static const struct cli_cmd commands[] = {
     {"chat", "", "talk to the resident model", cmd_chat},
     {"complete", "PROMPT", "let the resident model go on with a text", cmd_complete},
     {"save", "RUN_ID STEP", "write the weights as a checkpoint", cmd_save},
-    {"lineage", "", "print the tree of checkpoints", cmd_lineage},
+    {"lineage", "[NAME]", "print the tree of checkpoints", cmd_lineage},
     {"status", "", "say which weights answer", cmd_status},
+    {"attach-status", "", "say who is attached, and what is held", cmd_attach_status},
+    {"quiesce", "", "let running requests end and hold new ones", cmd_quiesce},
+    {"resume", "", "let held requests go on", cmd_resume},
+    {"detach", "", "end an attachment; --force clears a stale one", cmd_detach},
     {"reindex", "", "rebuild the catalogue's checkpoints from the directories, offline",
      cmd_reindex},
-    {"verify", "DIR", "check a model or checkpoint directory offline", cmd_verify},
+    {"verify", "DIR | NAME", "check a model or checkpoint directory offline", cmd_verify},
     {0},
 };
 

@@ -25,7 +25,7 @@ static int explain(const struct cli_cmd *cmds, FILE *out)
           "usage: cairn COMMAND [ARGUMENTS]\n\n",
           out);
     for (; cmds->name; cmds++)
-        fprintf(out, "  %-10s %s\n", cmds->name, cmds->summary);
+        fprintf(out, "  %-13s %s\n", cmds->name, cmds->summary);
     fputs("\nTo see it work:\n"
           "  cairn import MODEL.gguf DIR     turn a GGUF file into a model directory\n"
           "  cairn serve                     start the server on 127.0.0.1\n"

@@ -19,6 +19,43 @@ static bool is_checkpoint_name(const char *what)
     return last && !strncmp(last + 1, "step-", 5);
 }
 
+static const char *sentence_of(const char *way)
+{
+    static const struct {
+        const char *way, *sentence;
+    } ways[] = {
+        {"swap", "exchanged between two steps; nobody waits"},
+        {"copy", "into the resident's memory, after running requests have ended"},
+        {"reload", "the old weights are let go before the new ones are read"},
+    };
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (!strcmp(ways[i].way, way))
+            return ways[i].sentence;
+    return way;
+}
+
+static int print_plan(struct cli *cli, json_t *data)
+{
+    const char *way = json_string_value(json_object_get(data, "way"));
+    const char *sha = json_string_value(json_object_get(data, "weights_sha256"));
+    json_int_t lost = json_integer_value(json_object_get(data, "discards_commits"));
+    char size[24];
+
+    if (cli->json)
+        return cli_print_json(cli, data);
+    fprintf(cli->out, "would load %s\n", json_string_value(json_object_get(data, "name")));
+    fprintf(cli->out, "  way             %s, %s\n",
+            json_string_value(json_object_get(data, "mode")), sentence_of(way ? way : "?"));
+    fprintf(cli->out, "  weights_sha256  %s\n", sha ? sha : "not checked: the row's own files");
+    fprintf(cli->out, "  size            %s\n",
+            cli_bytes(size, (uint64_t)json_integer_value(json_object_get(data, "bytes"))));
+    fprintf(cli->out, "  would be lost   %lld unsaved commit%s\n", (long long)lost,
+            lost == 1 ? "" : "s");
+    json_decref(data);
+    return EXIT_OK;
+}
+
 static int print_loaded(struct cli *cli, json_t *data)
 {
     const char *sha = json_string_value(json_object_get(data, "weights_sha256"));
@@ -34,13 +71,16 @@ static int print_loaded(struct cli *cli, json_t *data)
     return EXIT_OK;
 }
 
-static int load_weights(struct cli *cli, struct client *c, json_t *body)
+static int load_weights(struct cli *cli, struct client *c, json_t *body, bool plan)
 {
     struct err e = {0};
-    json_t *data = client_data(c, "POST", "/api/weights/load", body, &e);
+    json_t *data =
+        client_data(c, "POST", plan ? "/api/weights/plan/load" : "/api/weights/load", body, &e);
 
     json_decref(body);
-    return data ? print_loaded(cli, data) : cli_fail(cli, &e);
+    if (!data)
+        return cli_fail(cli, &e);
+    return plan ? print_plan(cli, data) : print_loaded(cli, data);
 }
 
 /* A management load answers at once; the row tells when it is done. */
@@ -80,7 +120,7 @@ static int wait_loaded(struct cli *cli, struct client *c, const char *path)
     }
 }
 
-static int load_row(struct cli *cli, struct client *c, const char *which)
+static int load_row(struct cli *cli, struct client *c, const char *which, bool plan)
 {
     char path[64];
     struct client_reply reply = {0};
@@ -90,6 +130,8 @@ static int load_row(struct cli *cli, struct client *c, const char *which)
 
     if (find_row(c, which, &id, &e) < 0)
         return cli_fail(cli, &e);
+    if (plan)
+        return load_weights(cli, c, json_pack("{s:I}", "model_id", (json_int_t)id), true);
     snprintf(path, sizeof path, "/api/models/%lld/load", (long long)id);
     rc = client_call(c, "POST", path, NULL, &reply, &e);
     if (rc == 0)
@@ -106,6 +148,7 @@ int cmd_load(struct cli *cli, int argc, char **argv)
     struct client_args args = {0};
     const char *path = NULL;
     int64_t model_id = 0;
+    bool plan = false;
     const struct cli_opt opts[] = {
         {.name = "path",
          .arg = "RUN/STEP",
@@ -115,6 +158,9 @@ int cmd_load(struct cli *cli, int argc, char **argv)
          .arg = "N",
          .help = "reload catalogue model N: the way back from torn",
          .num = &model_id},
+        {.name = "plan",
+         .help = "check everything, change nothing, say what would happen",
+         .flag = &plan},
         CLIENT_OPTIONS(args),
         CLIENT_OPTION_ATTACHMENT(args),
         {0},
@@ -131,13 +177,13 @@ int cmd_load(struct cli *cli, int argc, char **argv)
     if (!c)
         return cli_fail(cli, &e);
     if (path)
-        rc = load_weights(cli, c, json_pack("{s:s}", "path", path));
+        rc = load_weights(cli, c, json_pack("{s:s}", "path", path), plan);
     else if (model_id)
-        rc = load_weights(cli, c, json_pack("{s:I}", "model_id", (json_int_t)model_id));
+        rc = load_weights(cli, c, json_pack("{s:I}", "model_id", (json_int_t)model_id), plan);
     else if (is_checkpoint_name(argv[1]))
-        rc = load_weights(cli, c, json_pack("{s:s}", "name", argv[1]));
+        rc = load_weights(cli, c, json_pack("{s:s}", "name", argv[1]), plan);
     else
-        rc = load_row(cli, c, argv[1]);
+        rc = load_row(cli, c, argv[1], plan);
     client_free(c);
     return rc;
 }

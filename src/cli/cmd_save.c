@@ -14,6 +14,7 @@ enum { MANIFEST_MAX = 1 << 20 };
 struct save_args {
     const char *file, *domain, *signal_source, *parent, *optimizer, *optimizer_state;
     bool same_parent; /* parent: the checkpoint the resident is named after */
+    bool plan;
 };
 
 /* The resident's checkpoint name, or JSON null for a catalogue model. Owned; NULL with *e. */
@@ -49,6 +50,29 @@ static json_t *build_manifest(struct client *c, const struct save_args *a, const
                      a->optimizer_state);
 }
 
+static uint64_t bytes_of(const json_t *data, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(data, key));
+}
+
+static int print_plan(struct cli *cli, json_t *data)
+{
+    char size[24], available[24];
+
+    if (cli->json)
+        return cli_print_json(cli, data);
+    fprintf(cli->out, "would save %s\n", json_string_value(json_object_get(data, "name")));
+    fprintf(cli->out, "  path            %s/%s\n", json_string_value(json_object_get(data, "root")),
+            json_string_value(json_object_get(data, "path")));
+    fprintf(cli->out, "  size            %s; %s are free\n",
+            cli_bytes(size, bytes_of(data, "bytes")),
+            cli_bytes(available, bytes_of(data, "free_bytes")));
+    fprintf(cli->out, "  parent          %s\n",
+            json_string_value(json_object_get(data, "parent_check")));
+    json_decref(data);
+    return EXIT_OK;
+}
+
 static int print_saved(struct cli *cli, json_t *data)
 {
     char size[24];
@@ -59,8 +83,7 @@ static int print_saved(struct cli *cli, json_t *data)
     fprintf(cli->out, "  path            %s\n", json_string_value(json_object_get(data, "path")));
     fprintf(cli->out, "  weights_sha256  %s\n",
             json_string_value(json_object_get(data, "weights_sha256")));
-    fprintf(cli->out, "  size            %s\n",
-            cli_bytes(size, (uint64_t)json_integer_value(json_object_get(data, "bytes"))));
+    fprintf(cli->out, "  size            %s\n", cli_bytes(size, bytes_of(data, "bytes")));
     fprintf(cli->out, "  pause           %.1f ms\n",
             json_number_value(json_object_get(data, "snapshot_ms")));
     fprintf(cli->out, "  written in      %.1f ms\n",
@@ -116,6 +139,9 @@ int cmd_save(struct cli *cli, int argc, char **argv)
          .arg = "STATE",
          .help = "fresh or restored",
          .str = &a.optimizer_state},
+        {.name = "plan",
+         .help = "check everything, write nothing, say what would happen",
+         .flag = &a.plan},
         CLIENT_OPTIONS(args),
         CLIENT_OPTION_ATTACHMENT(args),
         {0},
@@ -135,9 +161,12 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     manifest = manifest_of(c, &a, argc, argv, &e);
     if (manifest) {
         body = json_pack("{s:o}", "manifest", manifest);
-        data = client_data(c, "POST", "/api/weights/save", body, &e);
+        data = client_data(c, "POST", a.plan ? "/api/weights/plan/save" : "/api/weights/save", body,
+                           &e);
         json_decref(body);
     }
     client_free(c);
-    return data ? print_saved(cli, data) : cli_fail(cli, &e);
+    if (!data)
+        return cli_fail(cli, &e);
+    return a.plan ? print_plan(cli, data) : print_saved(cli, data);
 }

@@ -1,4 +1,6 @@
-/* cli/cmd_verify.c - cairn verify DIR: checks a model or checkpoint directory without a server.
+/* cli/cmd_verify.c - cairn verify DIR | NAME: checks a model or checkpoint directory without a
+ * server. A checkpoint may be named (BASE:RUN:step-N, RUN/step-NNNNNN, RUN/latest): it is looked up
+ * below the roots.
  *
  * Weight files and their headers, config.json against the tensors, the tokenizer, the bytes (hash),
  * and for a checkpoint the manifest and the hash it states. Exit 0 all hold; 1 one does not; 2
@@ -12,9 +14,12 @@
 #include "base/fs.h"
 #include "base/sha256.h"
 #include "cli/commands.h"
+#include "cli/store_args.h"
 #include "model/model.h"
 #include "store/manifest.h"
 #include "store/reader.h"
+#include "store/resolve.h"
+#include "store/roots.h"
 #include "store/schema.h"
 #include "tensor/model_dir.h"
 #include "text/tokenizer.h"
@@ -188,15 +193,60 @@ static int report(struct verify *v, const char *dir)
     return v->failed ? EXIT_FAILED : EXIT_OK;
 }
 
+/* ---- which directory ---- */
+
+static int refuse_lookup(const struct resolved *at, const char *what, struct err *e)
+{
+    switch (at->outcome) {
+    case RESOLVE_NOT_FOUND:
+        return err_set(e, ERR_NOT_FOUND, "no root has %s", at->searched);
+    case RESOLVE_AMBIGUOUS:
+        return err_set(e, ERR_CONFLICT, "the run %s lies under two roots; say the directory",
+                       at->run_id);
+    case RESOLVE_FAILED:
+        return -1;
+    default:
+        return err_set(e, ERR_ARG,
+                       "%s is neither a directory nor the name of a checkpoint below the root "
+                       "(BASE:RUN:step-N, RUN/step-NNNNNN, RUN/latest)",
+                       what);
+    }
+}
+
+static int look_up(const struct store_args *a, const char *what, struct err *e)
+{
+    struct resolved at;
+    struct roots *roots = store_args_open(a, e);
+
+    if (!roots)
+        return -1;
+    (strchr(what, ':') ? resolve_name : resolve_path)(roots, what, strlen(what), &at, e);
+    roots_close(roots);
+    return at.outcome == RESOLVE_OK ? at.dir_fd : refuse_lookup(&at, what, e);
+}
+
+/* A directory as it stands, else a checkpoint below the roots where some are known. */
+static int open_what(const struct store_args *a, const char *what, struct err *e)
+{
+    int fd = fs_open_dir(what, e);
+
+    if (fd >= 0 || e->code != ERR_NOT_FOUND || !(strchr(what, ':') || store_args_known(a)))
+        return fd;
+    *e = (struct err){0};
+    return look_up(a, what, e);
+}
+
 int cmd_verify(struct cli *cli, int argc, char **argv)
 {
     struct verify v = {.cli = cli};
     struct model_dir md = {0};
-    int rc = cli_options(cli, &argc, argv, NULL, 1, 1);
+    struct store_args store = {0};
+    const struct cli_opt opts[] = {STORE_OPTIONS(store), {0}};
+    int rc = cli_options(cli, &argc, argv, opts, 1, 1);
 
     if (rc >= 0)
         return rc;
-    v.dir_fd = fs_open_dir(argv[1], &v.e);
+    v.dir_fd = open_what(&store, argv[1], &v.e);
     if (v.dir_fd < 0)
         return cli_fail(cli, &v.e);
     v.checks = json_array();

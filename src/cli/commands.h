@@ -7,7 +7,7 @@
 /* Offline: they open files themselves. */
 cli_fn cmd_import;   /* FILE.gguf DIR */
 cli_fn cmd_inspect;  /* FILE */
-cli_fn cmd_verify;   /* DIR */
+cli_fn cmd_verify;   /* DIR | NAME */
 cli_fn cmd_tokenize; /* DIR */
 
 /* Clients of a running server. */
@@ -17,6 +17,7 @@ cli_fn cmd_unload;   /* MODEL */
 cli_fn cmd_chat;     /* a conversation, streamed */
 cli_fn cmd_complete; /* PROMPT */
 cli_fn cmd_save;     /* RUN_ID STEP */
-cli_fn cmd_lineage;  /* the tree of checkpoints */
+cli_fn cmd_lineage;  /* [NAME]: the tree of checkpoints; with NAME offline */
 cli_fn cmd_status;   /* which weights answer */
+cli_fn cmd_attach_status, cmd_quiesce, cmd_resume, cmd_detach; /* around an attached trainer */
 #endif

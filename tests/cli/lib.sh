@@ -53,3 +53,11 @@ expect_exit() {
 out_has() { grep -qe "$1" "$scratch/out" || { cat "$scratch/out" >&2; die "the output does not have: $1"; }; }
 err_has() { grep -qe "$1" "$scratch/err" || { cat "$scratch/err" >&2; die "the error does not have: $1"; }; }
 out_is_json() { jq -e . "$scratch/out" >/dev/null || { cat "$scratch/out" >&2; die "the output is not JSON"; }; }
+
+# A trainer that maps nothing: its attachment id, exported as CAIRN_ATTACHMENT.
+attach() {
+    CAIRN_ATTACHMENT=$(curl -s "$CAIRN_URL/api/weights/attach" -H "Authorization: Bearer $token" -H 'Content-Type: application/json' \
+        -d '{"client": "tests"}' | jq -r .data.attachment_id)
+    [ "$CAIRN_ATTACHMENT" != null ] || die "nothing could attach"
+    export CAIRN_ATTACHMENT
+}
