@@ -91,7 +91,8 @@ check: $(TESTS)
 	@sh scripts/run_unit.sh $(TEST_SECONDS) $(TESTS)
 
 # Every system call of saves and loads is killed, failed and cut from the disk once; ./check.sh takes a sample.
-crash-matrix: all
+crash-matrix: all $(B)/tests/store/test_bit_flips
+	CRASH_MATRIX=full $(B)/tests/store/test_bit_flips
 	CRASH_MATRIX=full CAIRN=$(abspath $(B)/cairn) /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/crash
 
 # ---- benches: bench/bench_*.c link everything ----
