@@ -178,6 +178,21 @@ static unsigned char *take_spare(struct image_bank *b, size_t bytes, size_t *blo
     return NULL;
 }
 
+unsigned char *image_bank_take_resident(struct image_bank *b, size_t bytes, size_t *block_bytes)
+{
+    unsigned char *spare = NULL;
+
+    pthread_mutex_lock(&b->lock);
+    if (b->spare && b->spare_bytes >= bytes) {
+        spare = b->spare;
+        *block_bytes = b->spare_bytes;
+        b->spare = NULL;
+        b->spare_bytes = 0;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return spare;
+}
+
 unsigned char *image_bank_take(struct image_bank *b, size_t bytes, size_t *block_bytes,
                                struct err *e)
 {

@@ -30,6 +30,9 @@ void image_bank_drop_spare(struct image_bank *b);
  * with ERR_NOMEM. */
 unsigned char *image_bank_take(struct image_bank *b, size_t bytes, size_t *block_bytes,
                                struct err *e);
+/* The spare, if it has at least `bytes`, however much larger it is: for who needs memory for a
+ * moment and cannot wait for fresh pages. NULL: there is none; the spare stays what it was. */
+unsigned char *image_bank_take_resident(struct image_bank *b, size_t bytes, size_t *block_bytes);
 void image_bank_give(struct image_bank *b, unsigned char *block, size_t block_bytes);
 
 size_t image_bank_spare_bytes(struct image_bank *b);

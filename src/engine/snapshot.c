@@ -125,7 +125,9 @@ static int detach(struct engine *e, struct snapshot *s, struct err *err)
 
     if (s->copy || left == 0)
         return 0;
-    s->copy = image_bank_take(s->image->bank, left, &s->copy_block_bytes, err);
+    s->copy = image_bank_take_resident(s->image->bank, left, &s->copy_block_bytes);
+    if (!s->copy)
+        s->copy = image_bank_take(s->image->bank, left, &s->copy_block_bytes, err);
     if (!s->copy)
         return err_wrap(err, "keep the weights of a save that is being written");
     s->copy_from = s->unread;

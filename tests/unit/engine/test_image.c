@@ -344,6 +344,12 @@ static void the_spare_serves_what_is_about_its_size_and_nothing_else(void **stat
     assert_ptr_equal(image_bank_take(b, ((size_t)20 << 20) - 5000, &again, &e), block);
     assert_int_equal(again, big);
     image_bank_give(b, block, again);
+    assert_ptr_equal(image_bank_take_resident(b, 4096, &again), block); /* for a moment */
+    assert_int_equal(again, big);
+    assert_null(image_bank_take_resident(b, 4096, &again));
+    image_bank_give(b, block, big);
+    assert_null(image_bank_take_resident(b, big + 1, &again));
+    assert_int_equal(image_bank_spare_bytes(b), big);
     unsigned char *other = image_bank_take(b, 4096, &small, &e); /* it would waste 20 MB */
 
     assert_true(small < (1 << 20));
