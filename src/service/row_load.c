@@ -176,13 +176,16 @@ static void give_up(struct engine *en, void *arg)
 
 static void note_facts(struct row_work *w)
 {
+    int64_t memory_mb = (int64_t)(w->md.all.data_bytes >> 20) + 1;
     struct err e = {0};
 
     resident_note_rows(w->s, w->old_row, w->row.id);
-    w->row.estimated_memory_mb = (int64_t)(w->md.all.data_bytes >> 20) + 1;
+    log_ev(LOG_INFO, "model_loaded", "row=%" PRId64 " ms=%.1f", w->row.id, w->l->ms);
+    if (w->row.estimated_memory_mb == memory_mb)
+        return;
+    w->row.estimated_memory_mb = memory_mb;
     if (catalogue_set_facts(w->s->db, &w->row, &e) < 0)
         log_ev(LOG_WARNING, "catalogue_facts", "row=%" PRId64 " cause=\"%s\"", w->row.id, e.msg);
-    log_ev(LOG_INFO, "model_loaded", "row=%" PRId64 " ms=%.1f", w->row.id, w->l->ms);
 }
 
 /* The row goes to error, unless it is the resident all the same: then it stays loaded. */
@@ -217,7 +220,8 @@ static int work(struct row_work *w, struct refusal *r)
     if (find_row(w, r) < 0)
         return -1;
     str_copy(w->l->name, sizeof w->l->name, w->row.name);
-    catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e);
+    if (w->row.status != MODEL_LOADING) /* each change of a row waits for the disk */
+        catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e);
     if (open_dir(w, r) < 0 || make_room(w, r) < 0 || read_image(w, r) < 0)
         return -1;
     engine_call(w->s->engine, swap, w);
