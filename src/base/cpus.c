@@ -74,18 +74,20 @@ static int quota_v2(void)
 
     if (!group_path("", path, sizeof path))
         return least;
-    for (char *end = path + strlen(path);; *end = 0) {
-        long long quota = 0;
-        long long period = 0;
-        int n = CPUS_MAX;
+    for (;;) {
+        char *end;
 
         snprintf(file, sizeof file, "/sys/fs/cgroup%s/cpu.max", path);
-        if (read_line(file, line, sizeof line) && sscanf(line, "%lld %lld", &quota, &period) == 2)
-            n = quota_cpus(quota, period);
-        least = n < least ? n : least;
+        if (read_line(file, line, sizeof line)) {
+            long long quota = strtoll(line, &end, 10); /* "max" has no digits: 0 */
+            int n = quota_cpus(quota, strtoll(end, NULL, 10));
+
+            least = n < least ? n : least;
+        }
         end = strrchr(path, '/');
         if (!end)
             return least;
+        *end = 0;
     }
 }
 

@@ -214,8 +214,8 @@ PAGE_ROWS(6)
 
 typedef void page_rows_fn(struct query *q, const struct page *g);
 
-static page_rows_fn *const page_rows_of[ATT_ROWS + 1] = {
-    NULL, page_rows_1, page_rows_2, page_rows_3, page_rows_4, page_rows_5, page_rows_6,
+static page_rows_fn *const page_rows_of[ATT_ROWS] = {
+    page_rows_1, page_rows_2, page_rows_3, page_rows_4, page_rows_5, page_rows_6,
 };
 
 /* All pages for the n rows of one tile. Where a tile lies across a page's border, its first rows
@@ -238,7 +238,7 @@ static void attend_tile(struct query *q, int n, int head_dim, const float *const
 
         while (keys_of(q + skip, &g) <= 0)
             skip++;
-        page_rows_of[n - skip](q + skip, &g);
+        page_rows_of[n - skip - 1](q + skip, &g);
     }
     for (int r = 0; r < n; r++)
         for (int d = 0; d < head_dim; d += LANES) {

@@ -79,7 +79,7 @@ void attention_ref(float *out, int ldo, const float *q, int ldq, int rows, int p
 {
     (void)scratch;
     for (int r = 0; r < rows; r++)
-        for (int g = 0; g < group; g++)
+        for (ptrdiff_t g = 0; g < group; g++)
             attend(out + (ptrdiff_t)r * ldo + g * head_dim, q + (ptrdiff_t)r * ldq + g * head_dim,
                    pos0 + r, head_dim, k_pages, v_pages, scale);
 }

@@ -26,7 +26,8 @@ enum {
     K_BLOCK_LONG = 1024,  /* ... into blocks that leave room for the carried lanes */
     ROW_BLOCK = 192,      /* rows of x that share a widened panel when lanes are carried */
     PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
-    CARRY = LANES * PANEL /* floats carried per row of x */
+    PANEL_STEP = TILE_OUT * HALF, /* floats of one step of a tile */
+    CARRY = LANES * PANEL         /* floats carried per row of x */
 };
 
 _Static_assert((PANEL * K_BLOCK + ROW_BLOCK * CARRY) * sizeof(float) <= LINEAR_SCRATCH,
@@ -48,17 +49,17 @@ INLINE __m256 sum_groups(const __m256 a[TILE_OUT])
                          _mm256_castpd_ps(_mm256_unpackhi_pd(u, v)));
 }
 
-INLINE __m128 load_bias(const struct linear_job *b, int j, int stride)
+INLINE __m128 load_bias(const struct linear_job *b, int j, ptrdiff_t stride)
 {
     float v[TILE_OUT] = {0};
 
     for (int i = 0; i < TILE_OUT && j + i * stride < b->n1; i++)
-        v[i] = weight_f32(b->bias, b->w->dtype, (size_t)(j + i * stride));
+        v[i] = weight_f32(b->bias, b->w->dtype, (size_t)j + (size_t)i * (size_t)stride);
     return _mm_loadu_ps(v);
 }
 
 /* Four sums of one row to outputs j, j + stride, ...; those from n1 on do not exist. */
-INLINE void put_sums(const struct linear_job *b, int row, int j, int stride, __m128 v)
+INLINE void put_sums(const struct linear_job *b, int row, int j, ptrdiff_t stride, __m128 v)
 {
     float *y = b->y + row * b->ldy + j;
     float sums[TILE_OUT];
@@ -123,7 +124,7 @@ INLINE void clear(int R, tile_acc acc)
 INLINE void fma_panel_step(int R, tile_acc acc, const __m256 x[TILE_ROWS], const float *panel)
 {
 #pragma GCC unroll 4
-    for (int i = 0; i < TILE_OUT; i++) {
+    for (ptrdiff_t i = 0; i < TILE_OUT; i++) {
         __m256 w = _mm256_load_ps(panel + i * HALF);
 
 #pragma GCC unroll 3
@@ -250,8 +251,7 @@ DIRECT_TILE(3)
 
 typedef void direct_tile_fn(const struct linear_job *b, int row, int j, size_t ahead);
 
-static direct_tile_fn *const direct_tiles[TILE_ROWS + 1] = {
-    NULL,
+static direct_tile_fn *const direct_tiles[TILE_ROWS] = {
     direct_tile_1,
     direct_tile_2,
     direct_tile_3,
@@ -264,7 +264,8 @@ static void direct_strip(const struct linear_job *b, int row0, int row1, int j, 
     for (int g = 0; g < groups && j + g * TILE_OUT < b->n1; g++)
         for (int row = row0, R; row < row1; row += R) {
             R = tile_rows(row1 - row, TILE_ROWS);
-            direct_tiles[R](b, row, j + g * TILE_OUT, row == row0 ? ahead : 0);
+            /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): R is in [1, TILE_ROWS] */
+            direct_tiles[R - 1](b, row, j + g * TILE_OUT, row == row0 ? ahead : 0);
         }
 }
 
@@ -311,10 +312,12 @@ INLINE void widen_panel(float *panel, const struct linear_job *b, enum kern_dtyp
 
     for (int i = 0; i < PANEL && j + i < b->n1; i++) {
         const char *w = weight_row(b, j + i, size) + (size_t)kb->k0 * size;
-        float *to = panel + i / TILE_OUT * 2 * half + i % TILE_OUT * HALF;
+        ptrdiff_t group = i / TILE_OUT;
+        ptrdiff_t output = i % TILE_OUT;
+        float *to = panel + group * 2 * half + output * HALF;
         int k = 0;
 
-        for (; k + LANES <= kb->k; k += LANES, to += TILE_OUT * HALF) {
+        for (; k + LANES <= kb->k; k += LANES, to += PANEL_STEP) {
             _mm256_store_ps(to, widen(w + (size_t)k * size, dtype));
             _mm256_store_ps(to + half, widen(w + (size_t)(k + HALF) * size, dtype));
         }
@@ -347,10 +350,10 @@ INLINE void panel_half(const struct linear_job *b, int R, const struct k_block *
     if (kb->first)
         clear(R, acc);
     else
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < TILE_OUT; i++)
+        for (ptrdiff_t r = 0; r < R; r++)
+            for (ptrdiff_t i = 0; i < TILE_OUT; i++)
                 acc[r][i] = _mm256_load_ps(carry + r * CARRY + i * LANES + h);
-    for (; k + HALF <= kb->k; k += LANES, panel += TILE_OUT * HALF) {
+    for (; k + HALF <= kb->k; k += LANES, panel += PANEL_STEP) {
         load_rows(R, v, x + k, b->ldx, HALF);
         fma_panel_step(R, acc, v, panel);
     }
@@ -359,8 +362,8 @@ INLINE void panel_half(const struct linear_job *b, int R, const struct k_block *
         fma_panel_step(R, acc, v, panel);
     }
     if (!kb->last)
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < TILE_OUT; i++)
+        for (ptrdiff_t r = 0; r < R; r++)
+            for (ptrdiff_t i = 0; i < TILE_OUT; i++)
                 _mm256_store_ps(carry + r * CARRY + i * LANES + h, acc[r][i]);
 }
 
@@ -397,8 +400,7 @@ PANEL_TILE(3)
 typedef void panel_tile_fn(const struct linear_job *b, const struct k_block *kb, int row, int j,
                            const float *panel, float *carry);
 
-static panel_tile_fn *const panel_tiles[TILE_ROWS + 1] = {
-    NULL,
+static panel_tile_fn *const panel_tiles[TILE_ROWS] = {
     panel_tile_1,
     panel_tile_2,
     panel_tile_3,
@@ -414,8 +416,8 @@ static void panel_strip(const struct linear_job *b, const struct k_block *kb, in
         for (int row = row0, R; row < row1; row += R) {
             R = tile_rows(row1 - row, TILE_ROWS);
             ahead_fetch(next);
-            panel_tiles[R](b, kb, row, j + i, panel + i / TILE_OUT * group,
-                           carry + (ptrdiff_t)(row - row0) * CARRY + i * LANES);
+            panel_tiles[R - 1](b, kb, row, j + i, panel + i / TILE_OUT * group,
+                               carry + (ptrdiff_t)(row - row0) * CARRY + (ptrdiff_t)i * LANES);
         }
 }
 
@@ -442,7 +444,7 @@ static void linear_panel(const struct linear_job *b, int n0, float *scratch)
 {
     int block = k_block_length(b->w->k, b->w->k <= K_BLOCK ? K_BLOCK : K_BLOCK_LONG, LANES);
     int rows = rows_in_cache(b, block);
-    float *carry = scratch + PANEL * K_BLOCK;
+    float *carry = scratch + (size_t)PANEL * K_BLOCK;
 
     for (int row = 0; row < b->m; row += rows) {
         int row1 = b->m - row < rows ? b->m : row + rows;

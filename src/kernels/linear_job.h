@@ -68,7 +68,9 @@ static inline struct k_block k_block_first(int k, int block)
 /* An empty block (k = 0) after the last one. */
 static inline struct k_block k_block_next(const struct k_block *kb, int k, int block)
 {
-    return kb->last ? (struct k_block){0} : k_block_at(kb->k0 + kb->k, k, block);
+    struct k_block none = {0};
+
+    return kb->last ? none : k_block_at(kb->k0 + kb->k, k, block);
 }
 
 /* ---- the weights of the next panel, prefetched line by line while the tiles of this one run ----

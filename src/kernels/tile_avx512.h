@@ -162,8 +162,8 @@ RUN_TILE(6)
 
 typedef void run_tile_fn(const struct linear_job *b, int row, struct outputs o, size_t ahead);
 
-static run_tile_fn *const run_tiles[TILE_ROWS + 1] = {
-    NULL, run_tile_1, run_tile_2, run_tile_3, run_tile_4, run_tile_5, run_tile_6,
+static run_tile_fn *const run_tiles[TILE_ROWS] = {
+    run_tile_1, run_tile_2, run_tile_3, run_tile_4, run_tile_5, run_tile_6,
 };
 
 /* One row of x. */
@@ -190,7 +190,8 @@ static void linear_block(const struct linear_job *b, int row0, int row1, int j, 
     for (int row = row0, R; row < row1; row += R) {
         R = tile_rows(row1 - row, TILE_ROWS);
         for (int g = 0; g < groups && j + g * TILE_OUT < b->n1; g++)
-            run_tiles[R](b, row, (struct outputs){j + g * TILE_OUT, 1}, row == row0 ? ahead : 0);
+            run_tiles[R - 1](b, row, (struct outputs){j + g * TILE_OUT, 1},
+                             row == row0 ? ahead : 0);
     }
 }
 
