@@ -153,10 +153,10 @@ static void decode_begin(struct bench *b, struct decode *d, int n)
     for (int i = 0; i < n; i++) {
         d->token[i] = prompt[i];
         d->select[i] = i;
-        d->span[i] = (struct forward_span){kv_seq_new(b->kv, &e), &d->token[i], 1};
+        d->span[i] = (struct forward_span){kv_seq_new(b->kv, &e), &d->token[i], 1, NULL};
         for (int at = 0; at < b->context;) {
             int len = b->context - at < FORWARD_ROWS_MAX ? b->context - at : FORWARD_ROWS_MAX;
-            struct forward_span fill = {d->span[i].seq, prompt, len};
+            struct forward_span fill = {d->span[i].seq, prompt, len, NULL};
 
             run(b, &fill, 1, NULL, 0, NULL);
             at += len;

@@ -110,7 +110,7 @@ static int check_batch(const struct forward *f, const struct forward_batch *b, s
 
         if (check_span(f, s, e) < 0)
             return -1;
-        runs[i] = (struct row_run){s->seq, n, s->n, kv_seq_length(s->seq)};
+        runs[i] = (struct row_run){s->seq, n, s->n, kv_seq_length(s->seq), s->adapter};
         n += s->n;
         if (n > FORWARD_ROWS_MAX)
             return err_set(e, ERR_ARG, "more than %d rows in one step", FORWARD_ROWS_MAX);
@@ -219,6 +219,14 @@ static void final_norm_item(void *arg, int item, int worker)
 
 /* ---- layers ---- */
 
+/* A phase over these rows of the layer, everything else zero. */
+static struct linear_phase phase_of(const struct step *s, const struct layer *l,
+                                    const struct row_run *runs, int n_runs)
+{
+    return (struct linear_phase){
+        .layer = l, .layer_index = (int)(l - s->m->layers), .runs = runs, .n_runs = n_runs};
+}
+
 /* Rows of the residual stream that a layer's second half works on. */
 struct stream {
     float *x;
@@ -231,21 +239,27 @@ static void project_kv(const struct step *s, const struct layer *l, const struct
 {
     struct forward *f = s->f;
     int H = f->config.hidden, kv = model_kv_width(&f->config), ldq = model_q_width(&f->config);
-    struct linear_phase p = {.x = f->x, .ldx = H, .rows = s->rows, .k = H, .norm = l->norm_in};
+    struct linear_phase p = phase_of(s, l, s->spans, s->n_spans);
 
+    p.x = f->x;
+    p.ldx = p.k = H;
+    p.rows = s->rows;
+    p.norm = l->norm_in;
     p.out[0] = (struct linear_out){&l->k, l->k_bias, f->kv, 2 * kv};
     p.out[1] = (struct linear_out){&l->v, l->v_bias, f->kv + kv, 2 * kv};
     p.n_out = 2;
     if (q->x == f->x && q->rows > 0)
         p.out[p.n_out++] = (struct linear_out){&l->q, l->q_bias, f->q, ldq};
-    step_linear(s, &p);
+    step_project(s, &p);
     if (q->x == f->x || q->rows == 0)
         return;
     p.x = q->x;
     p.rows = q->rows;
+    p.runs = q->runs;
+    p.n_runs = q->n_runs;
     p.out[0] = (struct linear_out){&l->q, l->q_bias, f->q, ldq};
     p.n_out = 1;
-    step_linear(s, &p);
+    step_project(s, &p);
 }
 
 /* f->mixed [rows of q]: attention of the stream's rows over everything stored, this step included.
@@ -265,11 +279,15 @@ static void mix_convolution(const struct step *s, const struct layer *l)
 {
     struct forward *f = s->f;
     int H = f->config.hidden;
-    struct linear_phase p = {.x = f->x, .ldx = H, .rows = s->rows, .k = H, .norm = l->norm_in};
+    struct linear_phase p = phase_of(s, l, s->spans, s->n_spans);
 
+    p.x = f->x;
+    p.ldx = p.k = H;
+    p.rows = s->rows;
+    p.norm = l->norm_in;
     p.out[0] = (struct linear_out){&l->conv_in, l->conv_in_bias, f->q, 3 * H};
     p.n_out = 1;
-    step_linear(s, &p);
+    step_project(s, &p);
     step_convolve(s, l);
 }
 
@@ -277,31 +295,40 @@ static void project_out(const struct step *s, const struct layer *l, const struc
 {
     struct forward *f = s->f;
     const struct kern_matrix *w = l->is_conv ? &l->conv_out : &l->o;
-    struct linear_phase p = {.x = f->mixed, .ldx = w->k, .rows = to->rows, .k = w->k};
+    struct linear_phase p = phase_of(s, l, to->runs, to->n_runs);
 
+    p.x = f->mixed;
+    p.ldx = p.k = w->k;
+    p.rows = to->rows;
     p.out[0] =
         (struct linear_out){w, l->is_conv ? l->conv_out_bias : l->o_bias, to->x, f->config.hidden};
     p.n_out = 1;
     p.accumulate = true;
-    step_linear(s, &p);
+    step_project(s, &p);
 }
 
 static void feed_forward(const struct step *s, const struct layer *l, const struct stream *to)
 {
     struct forward *f = s->f;
     int H = f->config.hidden, ff = f->config.ff;
-    struct linear_phase in = {
-        .x = to->x, .ldx = H, .rows = to->rows, .k = H, .norm = l->norm_ff, .swiglu = true};
-    struct linear_phase out = {
-        .x = f->gate, .ldx = ff, .rows = to->rows, .k = ff, .accumulate = true};
+    struct linear_phase in = phase_of(s, l, to->runs, to->n_runs);
+    struct linear_phase out = in;
 
+    in.x = to->x;
+    in.ldx = in.k = H;
+    in.rows = out.rows = to->rows;
+    in.norm = l->norm_ff;
+    in.swiglu = true;
+    out.x = f->gate;
+    out.ldx = out.k = ff;
+    out.accumulate = true;
     in.out[0] = (struct linear_out){&l->gate, l->gate_bias, f->gate, ff};
     in.out[1] = (struct linear_out){&l->up, l->up_bias, f->up, ff};
     in.n_out = 2;
-    step_linear(s, &in);
+    step_project(s, &in);
     out.out[0] = (struct linear_out){&l->down, l->down_bias, to->x, H};
     out.n_out = 1;
-    step_linear(s, &out);
+    step_project(s, &out);
 }
 
 static void run_layer(const struct step *s, const struct layer *l, const struct stream *to)
@@ -339,7 +366,7 @@ static int select_runs(const struct step *s, struct row_run *runs)
         if (n > 0 && runs[n - 1].seq == from->seq && runs[n - 1].pos0 + runs[n - 1].n == pos)
             runs[n - 1].n++;
         else
-            runs[n++] = (struct row_run){from->seq, i, 1, pos};
+            runs[n++] = (struct row_run){from->seq, i, 1, pos, from->adapter};
     }
     return n;
 }

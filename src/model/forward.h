@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct adapter;
 struct err;
 struct forward;
 struct kernels;
@@ -26,9 +27,10 @@ struct pool;
 enum { FORWARD_ROWS_MAX = 512 }; /* rows of one step, all spans together */
 
 struct forward_span {
-    struct kv_seq *seq;    /* a sequence stands in at most one span */
-    const int32_t *tokens; /* borrowed; each in [0, vocab) */
-    int n;                 /* at least 1; their positions follow kv_seq_length(seq) */
+    struct kv_seq *seq;            /* a sequence stands in at most one span */
+    const int32_t *tokens;         /* borrowed; each in [0, vocab) */
+    int n;                         /* at least 1; their positions follow kv_seq_length(seq) */
+    const struct adapter *adapter; /* model/adapter.h: of this model's config; NULL: none */
 };
 
 struct forward_batch {

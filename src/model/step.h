@@ -17,6 +17,7 @@
 #include "model/forward.h"
 #include "model/rope_table.h"
 
+struct adapter;
 struct err;
 struct kv_seq;
 struct layer;
@@ -30,10 +31,11 @@ enum {
 
 /* What one worker may write. */
 struct worker_scratch {
-    uint64_t operand; /* number of the phase whose operand lies in norm and px */
-    float *norm;      /* [NARROW_ROWS, widest input] */
-    void *px;         /* the same rows prepared for linear() */
-    void *linear;     /* LINEAR_SCRATCH */
+    uint64_t operand;                /* number of the phase whose operand lies in norm and px */
+    float *norm;                     /* [NARROW_ROWS, widest input] */
+    void *px;                        /* the same rows prepared for linear() */
+    void *linear;                    /* LINEAR_SCRATCH */
+    float *lora_x, *lora_a, *lora_b; /* [NARROW_ROWS, .]: normed rows, A x, B (A x) */
     void *attention;
     const float **k_pages, **v_pages; /* of one sequence and head */
 };
@@ -66,6 +68,7 @@ struct forward {
 struct row_run {
     struct kv_seq *seq;
     int row, n, pos0;
+    const struct adapter *adapter; /* or NULL */
 };
 
 struct step {
@@ -95,9 +98,17 @@ struct linear_phase {
     int n_out;
     bool accumulate; /* y += */
     bool swiglu;     /* out[0].y = silu(out[0]) * out[1] */
+    /* step_project: whose matrices, and whose rows they are */
+    const struct layer *layer;
+    int layer_index;
+    const struct row_run *runs;
+    int n_runs;
 };
 
 void step_linear(const struct step *s, const struct linear_phase *p);
+
+/* ---- step_adapter.c: the same, with the adapters of the rows ---- */
+void step_project(const struct step *s, const struct linear_phase *p);
 
 /* ---- step_mix.c: attention and short convolution ---- */
 /* Norms, rotates and stores the keys and values of all rows (f->kv). */

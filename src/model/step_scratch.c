@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/pool.h"
+#include "model/adapter.h"
 #include "model/step.h"
 
 enum { ALIGN = 128 };
@@ -65,6 +66,9 @@ static void cut_worker(struct forward *f, struct worker_scratch *w, struct cutte
     w->norm = cut_rows(c, NARROW_ROWS, g->hidden);
     w->px = cut(c, f->k->linear_x_bytes(NARROW_ROWS, widest));
     w->linear = cut(c, LINEAR_SCRATCH);
+    w->lora_x = cut_rows(c, NARROW_ROWS, widest);
+    w->lora_a = cut_rows(c, NARROW_ROWS, ADAPTER_RANK_MAX);
+    w->lora_b = cut_rows(c, NARROW_ROWS, larger(widest, 3 * g->hidden));
     w->attention = cut(c, f->k->attention_scratch(ATTEND_ROWS, group, g->head_dim));
     w->k_pages = cut(c, pages * sizeof *w->k_pages);
     w->v_pages = cut(c, pages * sizeof *w->v_pages);

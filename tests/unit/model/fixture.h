@@ -130,7 +130,7 @@ static inline void feed(struct fixture *fx, struct kv_seq *seq, const int32_t *t
         all[i] = i;
     for (int at = 0; at < n; at += chunk) {
         int len = n - at < chunk ? n - at : chunk;
-        struct forward_span span = {seq, tokens + at, len};
+        struct forward_span span = {seq, tokens + at, len, NULL};
         struct forward_batch batch = {&span, 1, all, len};
         struct err e = {0};
 

@@ -144,7 +144,7 @@ static void check_mixed_step(struct fixture *fx, const char *name, const int32_t
         r[i].seq = kv_seq_new(fx->kv, &e);
         if (r[i].at > 0)
             feed(fx, r[i].seq, ids, r[i].at, 50, skip);
-        spans[i] = (struct forward_span){r[i].seq, ids + r[i].at, r[i].n};
+        spans[i] = (struct forward_span){r[i].seq, ids + r[i].at, r[i].n, NULL};
         for (int k = 0; k < r[i].n; k++)
             select[rows] = rows, rows++;
     }
@@ -192,7 +192,7 @@ static void check_selection(struct fixture *fx, const char *name, const int32_t 
 {
     struct err e = {0};
     struct kv_seq *s = kv_seq_new(fx->kv, &e);
-    struct forward_span span = {s, ids, n};
+    struct forward_span span = {s, ids, n, NULL};
     size_t H = (size_t)fx->config.hidden;
     float *out = hidden_rows(fx, n_select + 1), *next = hidden_rows(fx, 1);
 
@@ -365,19 +365,19 @@ static void a_refused_step_changes_nothing(void **state)
     fixture_start(&fx, kernels_pick(false), 1, 3 * (3 * 2 * 2 * 16 * KV_BLOCK * 4));
     s = kv_seq_new(fx.kv, &e);
     t = kv_seq_new(fx.kv, &e);
-    refuse(&fx, (struct forward_batch){&(struct forward_span){s, low, 2}, 1, NULL, 0}, ERR_ARG,
+    refuse(&fx, (struct forward_batch){&(struct forward_span){s, low, 2, NULL}, 1, NULL, 0}, ERR_ARG,
            "token -1");
-    refuse(&fx, (struct forward_batch){&(struct forward_span){s, high, 2}, 1, NULL, 0}, ERR_ARG,
+    refuse(&fx, (struct forward_batch){&(struct forward_span){s, high, 2, NULL}, 1, NULL, 0}, ERR_ARG,
            "token 512");
-    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 0}, 1, NULL, 0}, ERR_ARG,
+    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 0, NULL}, 1, NULL, 0}, ERR_ARG,
            "0 tokens");
-    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 513}, 1, NULL, 0}, ERR_ARG,
+    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 513, NULL}, 1, NULL, 0}, ERR_ARG,
            "513 tokens");
-    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 2}, 1, falling, 2}, ERR_ARG,
+    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 2, NULL}, 1, falling, 2}, ERR_ARG,
            "do not rise");
-    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 2}, 1, far, 1}, ERR_ARG,
+    refuse(&fx, (struct forward_batch){&(struct forward_span){s, good, 2, NULL}, 1, far, 1}, ERR_ARG,
            "do not rise");
-    struct forward_span both[] = {{t, good, 100}, {s, good, 100}};
+    struct forward_span both[] = {{t, good, 100, NULL}, {s, good, 100, NULL}};
 
     refuse(&fx, (struct forward_batch){both, 2, NULL, 0}, ERR_SPACE, "no cache block");
     assert_int_equal(kv_cache_blocks_used(fx.kv), 0);

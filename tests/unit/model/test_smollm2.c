@@ -152,7 +152,7 @@ static void thirty_two_answers_at_once_decode_the_same_tokens(void **state)
         int n;
         int32_t *ids = json_ids(json_object_get(json_array_get(chats, (size_t)i % 5), "ids"), &n);
 
-        spans[i] = (struct forward_span){kv_seq_new(fx->kv, &e), &next[i], 1};
+        spans[i] = (struct forward_span){kv_seq_new(fx->kv, &e), &next[i], 1, NULL};
         feed(fx, spans[i].seq, ids, n - 1, 512, x);
         next[i] = ids[n - 1];
         select[i] = i;

@@ -1,0 +1,326 @@
+#include "model/adapter.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/str.h"
+#include "model/adapter_config.h"
+#include "model/config.h"
+#include "model/families.h"
+#include "model/model.h"
+#include "tensor/safetensors.h"
+#include "tensor/tensor.h"
+
+enum { MODULE_MAX = 128, NAMED_MAX = 16 };
+
+static const size_t fields[PROJECTIONS] = {
+    [PROJ_Q] = offsetof(struct layer, q),
+    [PROJ_K] = offsetof(struct layer, k),
+    [PROJ_V] = offsetof(struct layer, v),
+    [PROJ_O] = offsetof(struct layer, o),
+    [PROJ_GATE] = offsetof(struct layer, gate),
+    [PROJ_UP] = offsetof(struct layer, up),
+    [PROJ_DOWN] = offsetof(struct layer, down),
+    [PROJ_CONV_IN] = offsetof(struct layer, conv_in),
+    [PROJ_CONV_OUT] = offsetof(struct layer, conv_out),
+};
+
+/* -1: no linear layer. */
+static int projection_of(size_t field)
+{
+    for (int i = 0; i < PROJECTIONS; i++)
+        if (fields[i] == field)
+            return i;
+    return -1;
+}
+
+const struct lora *adapter_lora(const struct adapter *a, int layer, const struct layer *l,
+                                const struct kern_matrix *w)
+{
+    int which = projection_of((size_t)((const char *)w - (const char *)l));
+    const struct lora *found;
+
+    if (which < 0)
+        return NULL;
+    found = &a->loras[layer * PROJECTIONS + which];
+    return found->a.n ? found : NULL;
+}
+
+struct adapter *adapter_ref(struct adapter *a)
+{
+    atomic_fetch_add(&a->refs, 1);
+    return a;
+}
+
+void adapter_unref(struct adapter *a)
+{
+    if (!a || atomic_fetch_sub(&a->refs, 1) > 1)
+        return;
+    free(a->loras);
+    free(a->memory);
+    free(a);
+}
+
+void adapter_problem_clear(struct adapter_problem *p)
+{
+    json_decref(p->tensors);
+    *p = (struct adapter_problem){0};
+}
+
+/* ---- reading ---- */
+
+/* One pair of the file and where it belongs. */
+struct pair {
+    const struct st_tensor *a, *b;
+    double ratio;
+};
+
+struct reader {
+    const struct model_config *c;
+    const json_t *config;
+    struct st_index index;
+    struct pair *pairs; /* [n_layers][PROJECTIONS] */
+    size_t floats;      /* of all matrices */
+    int n_modules;
+    struct adapter_problem *p;
+    struct err *e;
+};
+
+/* Tensors with one kind of problem are named together, up to NAMED_MAX. */
+static int blame(struct reader *rd, enum adapter_fault fault, const char *tensor, const char *what)
+{
+    struct adapter_problem *p = rd->p;
+
+    if (p->fault == ADAPTER_OK) {
+        p->fault = fault;
+        p->tensors = json_array();
+        err_set(rd->e, ERR_FORMAT, "adapter tensor %.200s %s", tensor, what);
+    }
+    if (p->fault == fault && json_array_size(p->tensors) < NAMED_MAX)
+        json_array_append_new(p->tensors, json_string(tensor));
+    return -1;
+}
+
+/* "model.layers.7.self_attn.q_proj" -> its slot and its matrix [out,in]; -1: no such module. */
+static int find_module(const struct model_config *c, const char *module, int64_t shape[4])
+{
+    static const char prefix[] = "model.layers.";
+    char weight[MODULE_MAX + 8], *end;
+    const struct tensor_rule *r;
+    long layer;
+
+    if (strncmp(module, prefix, sizeof prefix - 1) != 0)
+        return -1;
+    layer = strtol(module + sizeof prefix - 1, &end, 10);
+    if (end == module + sizeof prefix - 1 || *end != '.' || layer < 0 || layer >= c->n_layers)
+        return -1;
+    snprintf(weight, sizeof weight, "%s.weight", end + 1);
+    for (int t = 0; (r = family_layer_rules(c, (int)layer, t)); t++)
+        for (; r->name; r++)
+            if (r->matrix && strcmp(r->name, weight) == 0) {
+                int which = projection_of(r->field);
+
+                rule_shape(r, c, shape);
+                return which < 0 ? -1 : (int)layer * PROJECTIONS + which;
+            }
+    return -1;
+}
+
+/* base_model.model.<module>.lora_A.weight -> module, which half; false: another kind of key. */
+static bool split_key(const char *name, char module[MODULE_MAX], bool *is_b)
+{
+    static const char prefix[] = "base_model.model.", a[] = ".lora_A.weight",
+                      b[] = ".lora_B.weight";
+    size_t n = strlen(name), tail = sizeof a - 1, head = sizeof prefix - 1;
+
+    if (n <= head + tail || n - head - tail >= MODULE_MAX || strncmp(name, prefix, head) != 0)
+        return false;
+    *is_b = strcmp(name + n - tail, b) == 0;
+    if (!*is_b && strcmp(name + n - tail, a) != 0)
+        return false;
+    memcpy(module, name + head, n - head - tail);
+    module[n - head - tail] = '\0';
+    return true;
+}
+
+static int check_tensor(struct reader *rd, const struct st_tensor *t)
+{
+    char module[MODULE_MAX], what[224], want[64], have[96];
+    int64_t shape[4] = {0}, expected[2];
+    bool is_b = false;
+    int slot = -1, rank;
+
+    if (strlen(t->name) == t->name_len && split_key(t->name, module, &is_b))
+        slot = find_module(rd->c, module, shape);
+    if (slot < 0)
+        return blame(rd, ADAPTER_BAD_MODULE, t->name, "belongs to no linear layer of this model");
+    rank = adapter_rank(rd->config, module);
+    expected[0] = is_b ? shape[0] : rank;
+    expected[1] = is_b ? rank : shape[1];
+    if (t->ndim != 2 || memcmp(t->shape, expected, sizeof expected) != 0) {
+        tensor_shape_str(2, expected, want, sizeof want);
+        tensor_shape_str(t->ndim, t->shape, have, sizeof have);
+        snprintf(what, sizeof what, "has shape %s, model and rank ask for %s", have, want);
+        return blame(rd, ADAPTER_BAD_SHAPE, t->name, what);
+    }
+    if (is_b)
+        rd->pairs[slot].b = t;
+    else
+        rd->pairs[slot].a = t;
+    rd->pairs[slot].ratio = adapter_ratio(rd->config, module);
+    rd->floats += (size_t)(t->shape[0] * t->shape[1]);
+    return 0;
+}
+
+static int check_pairs(struct reader *rd)
+{
+    for (int i = 0; i < rd->c->n_layers * PROJECTIONS; i++) {
+        const struct pair *pair = &rd->pairs[i];
+
+        if (pair->a && !pair->b)
+            blame(rd, ADAPTER_BAD_PAIR, pair->a->name, "has no lora_B");
+        else if (pair->b && !pair->a)
+            blame(rd, ADAPTER_BAD_PAIR, pair->b->name, "has no lora_A");
+        rd->n_modules += pair->a != NULL;
+    }
+    return rd->p->fault == ADAPTER_OK ? 0 : -1;
+}
+
+/* Modules, then shapes, then pairs: what is told first does not depend on the order of keys. */
+static int check_tensors(struct reader *rd)
+{
+    for (size_t i = 0; i < rd->index.n; i++) {
+        enum dtype d = rd->index.tensors[i].dtype;
+
+        if (d != DTYPE_F32 && d != DTYPE_F16 && d != DTYPE_BF16) {
+            rd->p->fault = ADAPTER_BAD_WEIGHTS;
+            return err_set(rd->e, ERR_FORMAT,
+                           "adapter tensor %.200s is %s; F32, F16 and BF16 are read",
+                           rd->index.tensors[i].name, dtype_name(d));
+        }
+    }
+    for (size_t i = 0; i < rd->index.n; i++)
+        check_tensor(rd, &rd->index.tensors[i]);
+    if (rd->p->fault != ADAPTER_OK)
+        return -1;
+    if (rd->index.n == 0) {
+        rd->p->fault = ADAPTER_BAD_WEIGHTS;
+        return err_set(rd->e, ERR_FORMAT, "adapter_model.safetensors holds no tensor");
+    }
+    return check_pairs(rd);
+}
+
+static int read_matrix(struct reader *rd, int fd, const struct st_tensor *t, float *to,
+                       struct kern_matrix *m)
+{
+    static const enum kern_dtype kinds[DTYPE_COUNT] = {
+        [DTYPE_F32] = KERN_F32, [DTYPE_F16] = KERN_F16, [DTYPE_BF16] = KERN_BF16};
+    size_t n = (size_t)(t->shape[0] * t->shape[1]);
+    void *raw = malloc(t->bytes ? t->bytes : 1);
+    int rc;
+
+    if (!raw)
+        return err_nomem(rd->e);
+    rc = fs_read_at(fd, raw, t->bytes, (int64_t)(rd->index.data_start + t->offset), rd->e);
+    if (rc == 0)
+        kernels_by_name("ref")->to_f32(to, raw, kinds[t->dtype], n);
+    free(raw);
+    *m = (struct kern_matrix){
+        .w = to, .dtype = KERN_F32, .n = (int)t->shape[0], .k = (int)t->shape[1]};
+    return rc;
+}
+
+static int read_all(struct reader *rd, int fd, struct adapter *a)
+{
+    float *to = a->memory;
+
+    for (int i = 0; i < rd->c->n_layers * PROJECTIONS; i++) {
+        const struct pair *pair = &rd->pairs[i];
+        struct lora *l = &a->loras[i];
+
+        if (!pair->a)
+            continue;
+        if (read_matrix(rd, fd, pair->a, to, &l->a) < 0)
+            return -1;
+        to += (size_t)l->a.n * (size_t)l->a.k;
+        if (read_matrix(rd, fd, pair->b, to, &l->b) < 0)
+            return -1;
+        to += (size_t)l->b.n * (size_t)l->b.k;
+        l->scale = (float)(a->scale * pair->ratio);
+    }
+    return 0;
+}
+
+static struct adapter *make(struct reader *rd, int fd, const char *name, double scale)
+{
+    struct adapter *a = calloc(1, sizeof *a);
+
+    if (!a) {
+        err_nomem(rd->e);
+        return NULL;
+    }
+    atomic_init(&a->refs, 1);
+    str_copy(a->name, sizeof a->name, name);
+    a->scale = scale;
+    a->n_layers = rd->c->n_layers;
+    a->n_modules = rd->n_modules;
+    a->loras = calloc((size_t)a->n_layers * PROJECTIONS, sizeof *a->loras);
+    a->memory = calloc(rd->floats, sizeof *a->memory);
+    if (!a->loras || !a->memory)
+        err_nomem(rd->e);
+    else if (read_all(rd, fd, a) == 0)
+        return a;
+    adapter_unref(a);
+    return NULL;
+}
+
+/* The file's descriptor with its index read, or -1. */
+static int open_weights(struct reader *rd, int dir_fd)
+{
+    struct stat st;
+    int fd = fs_open_regular(dir_fd, "adapter_model.safetensors", FS_LINKS_INSIDE, &st, rd->e);
+
+    if (fd >= 0 && st_index_read(&rd->index, fd, rd->e) == 0)
+        return fd;
+    rd->p->fault = rd->e->code == ERR_NOMEM ? ADAPTER_FAILED : ADAPTER_BAD_WEIGHTS;
+    fs_close(fd);
+    return -1;
+}
+
+struct adapter *adapter_read(int dir_fd, const char *name, double scale,
+                             const struct model_config *c, bool only_check,
+                             struct adapter_problem *p, struct err *e)
+{
+    struct reader rd = {.c = c, .p = p, .e = e};
+    json_t *config = adapter_config_read(dir_fd, p, e);
+    struct adapter *a = NULL;
+    int fd = -1;
+
+    rd.config = config;
+    if (!config || (fd = open_weights(&rd, dir_fd)) < 0)
+        goto done;
+    rd.pairs = calloc((size_t)c->n_layers * PROJECTIONS, sizeof *rd.pairs);
+    if (!rd.pairs) {
+        p->fault = ADAPTER_FAILED;
+        err_nomem(e);
+        goto done;
+    }
+    if (check_tensors(&rd) < 0 || only_check)
+        goto done;
+    a = make(&rd, fd, name, scale);
+    if (!a)
+        p->fault = ADAPTER_FAILED;
+
+done:
+    free(rd.pairs);
+    st_index_release(&rd.index);
+    fs_close(fd);
+    json_decref(config);
+    return a;
+}

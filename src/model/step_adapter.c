@@ -1,0 +1,147 @@
+/* model/step_adapter.c - a phase of matrix products whose rows may have adapters:
+ * y = (W x) + s (B (A x)), then what the phase does with y.
+ *
+ * Without an adapter in the step this is step_linear. With one, products, updates and the end of
+ * the phase (residual, gate) are parts of their own; each does to a row what step_linear would, so
+ * rows without an adapter keep their bits. Updates are cut into items of up to NARROW_ROWS rows of
+ * one adapter and one matrix; A and B are f32 and run the exact kernels under any numerics. */
+#include <string.h>
+
+#include "base/pool.h"
+#include "model/adapter.h"
+#include "model/model.h"
+#include "model/step.h"
+
+enum {
+    ROW_ITEM = 16,
+    ITEMS_MAX = 3 * (FORWARD_ROWS_MAX + 1),
+};
+
+/* Rows of one adapter in the buffers of a phase. */
+struct block {
+    const struct lora *lora;
+    const struct linear_out *out;
+    int row, n;
+};
+
+struct updates {
+    const struct step *s;
+    const struct linear_phase *p;
+    struct block block[ITEMS_MAX];
+    int n;
+};
+
+/* ---- updates ---- */
+
+static void update_item(void *arg, int item, int worker)
+{
+    const struct updates *u = arg;
+    const struct block *b = &u->block[item];
+    const struct linear_phase *p = u->p;
+    const struct forward *f = u->s->f;
+    struct worker_scratch *w = &f->worker[worker];
+    const float *x = p->x + (size_t)b->row * (size_t)p->ldx;
+    int ldx = p->ldx, r = b->lora->a.n, n = b->lora->b.n;
+
+    if (p->norm) {
+        f->k->rmsnorm(w->lora_x, p->k, x, ldx, p->norm, u->s->m->dtype, b->n, p->k,
+                      f->config.norm_eps);
+        x = w->lora_x;
+        ldx = p->k;
+    }
+    f->k->linear(w->lora_a, r, x, ldx, NULL, b->n, &b->lora->a, 0, r, NULL, false, w->linear);
+    f->k->linear(w->lora_b, n, w->lora_a, r, NULL, b->n, &b->lora->b, 0, n, NULL, false, w->linear);
+    for (int i = 0; i < b->n; i++) {
+        float *y = b->out->y + (size_t)(b->row + i) * (size_t)b->out->ldy;
+        const float *by = w->lora_b + (size_t)i * (size_t)n;
+
+        for (int j = 0; j < n; j++)
+            y[j] = y[j] + b->lora->scale * by[j];
+    }
+}
+
+static void add_blocks(struct updates *u, const struct adapter *a, int row, int n)
+{
+    const struct linear_phase *p = u->p;
+
+    for (int i = 0; i < p->n_out; i++) {
+        const struct lora *lora = adapter_lora(a, p->layer_index, p->layer, p->out[i].w);
+
+        for (int at = 0; lora && at < n; at += NARROW_ROWS)
+            u->block[u->n++] = (struct block){lora, &p->out[i], row + at,
+                                              n - at < NARROW_ROWS ? n - at : NARROW_ROWS};
+    }
+}
+
+/* Neighbours with one adapter are done together: A and B are read once for them. */
+static void update(const struct step *s, const struct linear_phase *p)
+{
+    struct updates u = {.s = s, .p = p, .n = 0};
+
+    for (int i = 0; i < p->n_runs;) {
+        const struct adapter *a = p->runs[i].adapter;
+        int row = p->runs[i].row, end = row;
+
+        for (; i < p->n_runs && p->runs[i].adapter == a && p->runs[i].row == end; i++)
+            end += p->runs[i].n;
+        if (a)
+            add_blocks(&u, a, row, end - row);
+    }
+    if (u.n > 0)
+        pool_run(s->f->pool, update_item, &u, u.n);
+}
+
+/* ---- the end of a phase ---- */
+
+struct finish {
+    const struct step *s;
+    const struct linear_phase *p;
+    const float *y; /* accumulate: [rows,n], dense */
+};
+
+static void finish_item(void *arg, int item, int worker)
+{
+    const struct finish *fin = arg;
+    const struct linear_phase *p = fin->p;
+    const struct linear_out *to = &p->out[0];
+    size_t n = (size_t)to->w->n;
+
+    (void)worker;
+    for (int r = item * ROW_ITEM; r < (item + 1) * ROW_ITEM && r < p->rows; r++) {
+        float *y = to->y + (size_t)r * (size_t)to->ldy;
+
+        if (p->swiglu)
+            fin->s->f->k->swiglu(y, y, p->out[1].y + (size_t)r * (size_t)p->out[1].ldy, n);
+        else
+            fin->s->f->k->add(y, fin->y + (size_t)r * n, n);
+    }
+}
+
+static void run_parts(const struct step *s, const struct linear_phase *p)
+{
+    struct linear_phase plain = *p;
+    struct finish fin = {.s = s, .p = p};
+
+    plain.accumulate = plain.swiglu = false;
+    if (p->accumulate) { /* such a phase has no norm, so the buffer of normed rows is free */
+        plain.out[0].y = s->f->norm;
+        plain.out[0].ldy = p->out[0].w->n;
+        fin.y = s->f->norm;
+    }
+    step_linear(s, &plain);
+    update(s, &plain);
+    if (p->accumulate || p->swiglu)
+        pool_run(s->f->pool, finish_item, &fin, (p->rows + ROW_ITEM - 1) / ROW_ITEM);
+}
+
+void step_project(const struct step *s, const struct linear_phase *p)
+{
+    bool adapted = false;
+
+    for (int i = 0; i < p->n_runs && !adapted; i++)
+        adapted = p->runs[i].adapter != NULL;
+    if (adapted && p->rows > 0)
+        run_parts(s, p);
+    else
+        step_linear(s, p);
+}
