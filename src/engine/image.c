@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -336,6 +337,17 @@ static int make_memfd(struct image *im, struct err *e)
     return 0;
 }
 
+/* A shared lock, for as long as the descriptor lives: what nobody has locked is left over and may
+ * be removed, by another process in the moment before the lock too. */
+static int mark_in_use(int fd, const char *name, struct err *e)
+{
+    struct stat st;
+
+    if (flock(fd, LOCK_SH | LOCK_NB) < 0 || fstat(fd, &st) < 0)
+        return err_io(e, "mark shared memory %s as in use", name);
+    return st.st_nlink > 0 ? 0 : err_set(e, ERR_CONFLICT, "%s was taken for a leftover", name);
+}
+
 static int make_posix(struct image *im, const char *name, struct err *e)
 {
     int n = snprintf(im->shm_name, sizeof im->shm_name, "%s", name);
@@ -345,10 +357,11 @@ static int make_posix(struct image *im, const char *name, struct err *e)
         return err_set(e, ERR_ARG, "'%s' cannot name shared memory", name);
     }
     im->shared_fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (im->shared_fd >= 0)
-        return 0;
-    im->shm_name[0] = '\0'; /* not ours to unlink */
-    return err_io(e, "make shared memory %s", name);
+    if (im->shared_fd < 0) {
+        im->shm_name[0] = '\0'; /* not ours to unlink */
+        return err_io(e, "make shared memory %s", name);
+    }
+    return mark_in_use(im->shared_fd, name, e);
 }
 
 /* Reserves every page, so that a full file system shows now. */

@@ -89,7 +89,8 @@ struct image *image_load_opened(struct image_bank *bank, const struct model_dir 
 
 /* A copy with other memory and a new epoch; files are shared. Shared: a memfd sealed against
  * shrinking and growing (name is ignored), or a POSIX object made anew under `name` with mode 0600,
- * whole size reserved, so that a full file system is ERR_SPACE now and no signal later. */
+ * whole size reserved, so that a full file system is ERR_SPACE now and no signal later, and
+ * marked as in use (flock) while the image lives. */
 struct image *image_copy_shared(struct image *from, enum image_memory memory, const char *name,
                                 struct err *e);
 struct image *image_copy_private(struct image *from, struct err *e);

@@ -33,8 +33,6 @@ int arena_permit(const struct image *im, const struct settings *set, struct err 
         return err_io(e, "give the arena to group %s", set->shm_group);
     if (fchmod(im->shared_fd, (mode_t)set->shm_mode) < 0)
         return err_io(e, "set the mode of the arena");
-    if (im->memory == IMAGE_POSIX_SHM && flock(im->shared_fd, LOCK_SH | LOCK_NB) < 0)
-        return err_io(e, "mark the arena as in use");
     return 0;
 }
 

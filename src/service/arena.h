@@ -11,8 +11,7 @@ struct served;
 struct service;
 struct settings;
 
-/* Mode and group of the shared object, as configured; a POSIX object is marked as in use (flock).
- */
+/* Mode and group of the shared object, as configured. */
 int arena_permit(const struct image *im, const struct settings *set, struct err *e);
 
 /* [engine] The answer of attach: identity, timers, arena, one entry a parameter in the order of the

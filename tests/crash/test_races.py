@@ -8,7 +8,7 @@ import time
 
 import gate
 import pytest
-from crashlab import OPERATOR, check_disk, judge_at, leftovers, places, record, servers, where  # noqa: F401
+from crashlab import OPERATOR, Server, check_disk, judge_at, leftovers, places, record, servers, where  # noqa: F401
 
 gated = pytest.mark.skipif(not gate.is_supported(), reason="the gate knows x86-64 Linux only")
 STEP = "/checkpoints/run/step-000001"
@@ -247,3 +247,16 @@ def test_a_cut_mapping_is_found_by_whoever_touches_it_and_the_server_goes_on(whe
     server.headers.pop("X-miLLM-Attachment")
     assert server.load(path="run/step-000001")[0] == 200
     assert server.status()["weights_state"] == "clean" and server.ask()
+
+
+def test_shared_memory_of_a_killed_server_is_swept_and_that_of_a_living_one_is_not(where, servers, tmp_path):
+    server = servers(WEIGHTS_SHM_TRANSPORT="posix_shm")
+    path = server.attach()["arena"]["path"]
+    other = Server(str(tmp_path), model=None)
+    other.stop()
+    assert os.path.exists(path), "the memory of a living server was taken away"
+    server.kill()
+    assert os.path.exists(path)
+    other = Server(str(tmp_path), model=None)
+    other.stop()
+    assert not os.path.exists(path)

@@ -2,6 +2,8 @@
 #include "engine/snapshot.h"
 #include "engine_test.h"
 
+#include <unistd.h>
+
 enum { BLOCK = 50000 };
 
 struct made {
@@ -145,12 +147,80 @@ static void a_reader_and_a_writer_may_meet_at_any_moment(void **state)
     engine_stop(en);
 }
 
+static struct image *share_tiny(struct engine *en)
+{
+    struct image *im = load_tiny(en, MODELS "tiny-llama"), *shared;
+    struct err e = {0};
+    char name[64];
+
+    snprintf(name, sizeof name, "/cairn-snapshot-%d", (int)getpid());
+    shared = image_copy_shared(im, IMAGE_POSIX_SHM, name, &e);
+    if (!shared)
+        fail_msg("%s", e.msg);
+    image_unref(im);
+    return shared;
+}
+
+static void detach_now(struct engine *en, void *arg)
+{
+    struct err e = {0};
+
+    assert_int_equal(snapshot_detach_all(en, arg, &e), 0);
+}
+
+static void what_a_client_has_cut_is_an_error_and_not_zeros(void **state)
+{
+    struct engine *en = start_engine(2, 1, 1, 0);
+    struct made m = {.image = share_tiny(en)};
+    size_t bytes = m.image->weights->bytes;
+    unsigned char *read = malloc(bytes);
+    struct err e = {0};
+
+    (void)state;
+    assert_non_null(read);
+    engine_call(en, begin, &m);
+    read_range(m.snapshot, read, 0, BLOCK);
+    assert_int_equal(ftruncate(m.image->shared_fd, 0), 0);
+    assert_int_equal(snapshot_read(m.snapshot, read, BLOCK, BLOCK, &e), -1);
+    assert_int_equal(e.code, ERR_IO);
+    engine_call(en, detach_now, m.image); /* a copy of it has the same holes */
+    assert_int_equal(snapshot_read(m.snapshot, read, 2 * BLOCK, BLOCK, &e), -1);
+    snapshot_end(m.snapshot);
+    image_unref(m.image);
+    free(read);
+    engine_stop(en);
+}
+
+static void a_copy_made_before_the_cut_is_whole(void **state)
+{
+    struct engine *en = start_engine(2, 1, 1, 0);
+    struct made m = {.image = share_tiny(en)};
+    size_t bytes = m.image->weights->bytes;
+    unsigned char *before = malloc(bytes), *read = malloc(bytes);
+
+    (void)state;
+    assert_true(before && read);
+    memcpy(before, m.image->weights->base, bytes);
+    engine_call(en, begin, &m);
+    engine_call(en, detach_now, m.image);
+    assert_int_equal(ftruncate(m.image->shared_fd, 0), 0);
+    read_range(m.snapshot, read, 0, bytes);
+    assert_memory_equal(read, before, bytes);
+    snapshot_end(m.snapshot);
+    image_unref(m.image);
+    free(before);
+    free(read);
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_are_those_of_the_instant_wherever_a_writer_comes),
         cmocka_unit_test(a_snapshot_outlives_the_residence_of_its_image),
         cmocka_unit_test(a_reader_and_a_writer_may_meet_at_any_moment),
+        cmocka_unit_test(what_a_client_has_cut_is_an_error_and_not_zeros),
+        cmocka_unit_test(a_copy_made_before_the_cut_is_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
