@@ -23,6 +23,10 @@ static const struct api_route routes[] = {
     {"GET", "/api/weights/lineage", millm_lineage, BODY_NONE},
     {"GET", "/api/weights/status", millm_status, BODY_NONE},
 
+    {"GET", "/api/adapters", millm_list_adapters, BODY_NONE},
+    {"POST", "/api/adapters/apply", millm_apply_adapter, BODY_SMALL},
+    {"POST", "/api/adapters/remove", millm_remove_adapter, BODY_SMALL},
+
     {"GET", "/api/models", millm_list_models, BODY_NONE},
     {"POST", "/api/models", millm_register_model, BODY_SMALL},
     {"GET", "/api/models/{id}", millm_get_model, BODY_NONE},

@@ -68,6 +68,7 @@ struct client *client_new(const struct client_args *args, struct err *e)
         c->url[--n] = 0;
     add_header(c, "Authorization: Bearer ", or_env(args->token, "CAIRN_TOKEN", NULL));
     add_header(c, "X-miLLM-Attachment: ", or_env(args->attachment, "CAIRN_ATTACHMENT", NULL));
+    add_header(c, "X-miLLM-Lease: ", or_env(args->lease, "CAIRN_LEASE", NULL));
     add_header(c, "Content-Type: ", "application/json");
     add_header(c, "Expect:", "");
     return c;

@@ -14,7 +14,7 @@ struct client;
 struct err;
 
 struct client_args {
-    const char *url, *token, *attachment;
+    const char *url, *token, *attachment, *lease;
 };
 
 struct client_reply {
@@ -56,6 +56,10 @@ char *client_escape(struct client *c, const char *segment);
      .str = &(a).url},                                                                           \
     {                                                                                            \
         .name = "token", .arg = "TOKEN", .help = "bearer token (CAIRN_TOKEN)", .str = &(a).token \
+    }
+#define CLIENT_OPTION_LEASE(a)                                                            \
+    {                                                                                     \
+        .name = "lease", .arg = "ID", .help = "lease id (CAIRN_LEASE)", .str = &(a).lease \
     }
 #define CLIENT_OPTION_ATTACHMENT(a)                                                    \
     {                                                                                  \

@@ -18,6 +18,8 @@ cli_fn cmd_chat;     /* a conversation, streamed */
 cli_fn cmd_complete; /* PROMPT */
 cli_fn cmd_save;     /* RUN_ID STEP */
 cli_fn cmd_lineage;  /* [NAME]: the tree of checkpoints; with NAME offline */
+cli_fn cmd_adapters; /* [ls | apply NAME | rm] */
+cli_fn cmd_lease;    /* MODEL [show | take | renew | end] */
 cli_fn cmd_status;   /* which weights answer */
 cli_fn cmd_attach_status, cmd_quiesce, cmd_resume, cmd_detach; /* around an attached trainer */
 #endif

@@ -11,6 +11,7 @@
 #include "engine/runner.h"
 #include "engine/served.h"
 #include "kernels/kernels.h"
+#include "model/adapter.h"
 #include "model/kv_cache.h"
 
 enum { PREFIX_SHARE = 8 }; /* beginnings that are kept take at most this part of KV memory */
@@ -247,7 +248,8 @@ static void leave_prefix(struct batch *b, const struct sequence *s)
     int n = s->kv ? kv_seq_length(s->kv) : 0;
     int n_made = n > s->n_prompt ? n - s->n_prompt : 0;
 
-    if (n < KV_BLOCK || g->image != en->resident || en->gate != GATE_OPEN || (n_made && !s->made))
+    if (n < KV_BLOCK || g->image != en->resident || g->adapter != en->adapter ||
+        en->gate != GATE_OPEN || (n_made && !s->made))
         return;
     int32_t *tokens = malloc((size_t)n * sizeof *tokens);
 
@@ -293,6 +295,7 @@ static void end_request(struct batch *b, struct gen **at)
     b->n_running--;
     runner_put(en, g->runner);
     image_unref(g->image);
+    adapter_unref(g->adapter);
     served_unref(g->served);
     engine_note_slot(en, clock_ms_since(g->admitted_at));
     engine_note_running(en, b->n_running, batch_images(b, en->resident));

@@ -16,6 +16,7 @@
 #include "engine/queue.h"
 #include "engine/runner.h"
 #include "engine/served.h"
+#include "model/adapter.h"
 #include "model/model.h"
 
 enum { IMAGES_DEFAULT = 3 };
@@ -99,6 +100,7 @@ static void *engine_main(void *arg)
     run_calls(en);
     batch_end_all(en->batch, GEN_STOPPED);
     queue_end_all(en, GEN_STOPPED);
+    engine_set_adapter(en, NULL);
     engine_set_resident(en, NULL, NULL);
     return NULL;
 }
@@ -285,6 +287,15 @@ void engine_set_served(struct engine *en, struct served *s)
     en->served = s;
     pthread_mutex_unlock(&en->lock);
     served_unref(old);
+}
+
+void engine_set_adapter(struct engine *en, struct adapter *a)
+{
+    struct adapter *old = en->adapter;
+
+    runners_drop_prefixes(en);
+    en->adapter = a;
+    adapter_unref(old);
 }
 
 void engine_set_gate(struct engine *en, enum engine_gate g)

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct adapter;
 struct engine;
 struct err;
 struct image;
@@ -60,6 +61,11 @@ struct served *engine_served(struct engine *en);  /* borrowed, or NULL */
 void engine_set_resident(struct engine *en, struct image *im, struct served *s);
 void engine_set_served(struct engine *en,
                        struct served *s); /* consumed: rename or count; same image */
+
+/* The adapter (model/adapter.h, of the resident's config) that requests admitted from now on run
+ * with, or NULL. Consumed. Beginnings that were kept are dropped. The service keeps the served
+ * record's `adapter` in step. */
+void engine_set_adapter(struct engine *en, struct adapter *a);
 
 enum engine_gate {
     GATE_OPEN,

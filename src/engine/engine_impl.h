@@ -46,8 +46,9 @@ struct engine {
     int n_running;
     int n_old_images;
     enum engine_gate gate;
-    struct image *resident; /* counted */
-    struct served *served;  /* counted */
+    struct image *resident;  /* counted */
+    struct adapter *adapter; /* counted, or NULL; engine thread */
+    struct served *served;   /* counted */
     engine_tick_fn *tick;
     void *tick_arg;
     double slot_ms[SLOT_TIMES]; /* of the last requests, a ring */

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "generate/sampler.h"
 
+struct adapter;
 struct kv_seq;
 struct model_config;
 struct runner;
@@ -66,9 +67,10 @@ struct gen {
 
     int64_t held_since; /* monotonic ns; 0: not held */
     int64_t admitted_at;
-    struct runner *runner; /* counted */
-    struct image *image;   /* counted */
-    struct served *served; /* counted */
+    struct runner *runner;   /* counted */
+    struct image *image;     /* counted */
+    struct adapter *adapter; /* counted, or NULL */
+    struct served *served;   /* counted */
 };
 
 /* Copies the spec. One reference. NULL with ERR_ARG or ERR_NOMEM. */

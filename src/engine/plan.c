@@ -67,7 +67,8 @@ static void add_part(struct step *st, struct sequence *s, const int32_t *tokens,
                        .pos0 = kv_seq_length(s->kv),
                        .first_select = st->n_select,
                        .first_pick = st->n_picks};
-    st->spans[st->n_parts++] = (struct forward_span){.seq = s->kv, .tokens = tokens, .n = n};
+    st->spans[st->n_parts++] =
+        (struct forward_span){.seq = s->kv, .tokens = tokens, .n = n, .adapter = s->gen->adapter};
     for (int i = 0; i < n; i++) {
         bool last = s->state == SEQ_DECODE || p->pos0 + i + 1 == s->n_prompt;
 

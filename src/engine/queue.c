@@ -8,6 +8,7 @@
 #include "engine/image.h"
 #include "engine/runner.h"
 #include "engine/served.h"
+#include "model/adapter.h"
 #include "model/model.h"
 
 /* Slots that are free at once are not waited for; a gate that holds leaves none. */
@@ -125,6 +126,7 @@ static void pin(struct engine *en, struct gen *g)
     g->runner = en->resident_runner;
     g->runner->users++;
     g->image = image_ref(en->resident);
+    g->adapter = en->adapter ? adapter_ref(en->adapter) : NULL;
     g->served = served_ref(en->served);
 }
 
@@ -132,9 +134,11 @@ static void unpin(struct engine *en, struct gen *g)
 {
     runner_put(en, g->runner);
     image_unref(g->image);
+    adapter_unref(g->adapter);
     served_unref(g->served);
     g->runner = NULL;
     g->image = NULL;
+    g->adapter = NULL;
     g->served = NULL;
 }
 

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVED_NAME_MAX = 1024 };
+enum { SERVED_NAME_MAX = 1024, SERVED_ADAPTER_MAX = 129 };
 
 struct served {
     atomic_int refs;
@@ -20,6 +20,7 @@ struct served {
     uint64_t load_counter;            /* grows with every load of any kind */
     char base_model[SERVED_NAME_MAX]; /* lineage root */
     char manifest_sha256[65];         /* "" for a catalogue model */
+    char adapter[SERVED_ADAPTER_MAX]; /* applied beside the weights, "" when none */
     char weights_sha256[65];          /* of the named checkpoint, "" when none */
 };
 

@@ -1,6 +1,7 @@
 #include "service/body.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,6 +81,18 @@ void body_int(struct body *b, const char *key, int64_t least, int64_t *out)
         body_error(b, key, "greater_than_equal", "must be at least %" PRId64, least);
     else
         *out = n;
+}
+
+void body_num(struct body *b, const char *key, double *out)
+{
+    const json_t *v = json_object_get(b->object, key);
+
+    if (!v || json_is_null(v))
+        return;
+    if (!json_is_number(v) || !isfinite(json_number_value(v)))
+        body_error(b, key, "float_type", "must be a number");
+    else
+        *out = json_number_value(v);
 }
 
 int body_refuse(struct body *b, struct refusal *r)

@@ -23,6 +23,7 @@ void body_known_keys(struct body *b, const char *const *names, int n);
 void body_str(struct body *b, const char *key, int max_chars, const char **out);
 void body_bool(struct body *b, const char *key, bool *out);
 void body_int(struct body *b, const char *key, int64_t least, int64_t *out);
+void body_num(struct body *b, const char *key, double *out); /* finite */
 /* 0, or -1 with *r when there were errors. Releases the list. */
 int body_refuse(struct body *b, struct refusal *r);
 #endif

@@ -165,7 +165,8 @@ static int check_idle(void *ctx, struct refusal *r)
     const struct op *op = ctx;
     const struct settings *set = op->s->settings;
 
-    if (!op->w->loading_row && !op->w->unloading_row && op->w->owner != OWNER_LOAD)
+    if (!op->w->loading_row && !op->w->unloading_row && op->w->owner != OWNER_LOAD &&
+        op->w->owner != OWNER_ADAPTER)
         return 0;
     refuse(r, REFUSAL_V1_MODEL_BUSY, "A model is being loaded or unloaded; try again soon.");
     r->retry_after_s = op->w->unloading_row ? set->retry_unload_s : set->retry_load_s;

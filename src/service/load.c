@@ -108,6 +108,7 @@ static void begin_writing(struct load_op *op)
 {
     struct weights_state *w = op->op.s->weights;
 
+    resident_remove_adapter(op->op.s);
     w->condition = WEIGHTS_WRITING;
     w->commit = (struct commit){
         .kind = COMMIT_LOAD, .started_ms = clock_wall_ms(), .started_ns = clock_mono_ns()};

@@ -251,7 +251,9 @@ static int check_no_pause(void *ctx, struct refusal *r)
     const struct weights_state *w = ((const struct op *)ctx)->w;
     bool draining_quiesce = w->owner == OWNER_QUIESCE && !w->hold.on;
 
-    return w->owner == OWNER_LOAD || draining_quiesce ? refuse_paused(w->owner, r) : 0;
+    return w->owner == OWNER_LOAD || w->owner == OWNER_ADAPTER || draining_quiesce
+               ? refuse_paused(w->owner, r)
+               : 0;
 }
 
 /* At the barrier an attachment may have come: a full reload may not go on beside it. */

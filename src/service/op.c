@@ -107,6 +107,8 @@ void weights_note_too_large(struct service *s, const struct weights_req *req, co
         {"/api/weights/resume", "weights_resume"},
         {"/api/weights/commit-begin", "weights_commit_begin"},
         {"/api/weights/commit-end", "weights_commit_end"},
+        {"/api/adapters/apply", "weights_adapter_apply"},
+        {"/api/adapters/remove", "weights_adapter_remove"},
     };
     struct refusal r = {.code = REFUSAL_PAYLOAD_TOO_LARGE};
     struct op op;
@@ -245,7 +247,7 @@ int check_load_barrier(void *ctx, struct refusal *r)
 {
     const struct weights_state *w = ((const struct op *)ctx)->w;
 
-    return w->owner == OWNER_LOAD ? refuse_paused(OWNER_LOAD, r) : 0;
+    return w->owner == OWNER_LOAD || w->owner == OWNER_ADAPTER ? refuse_paused(w->owner, r) : 0;
 }
 
 /* ---- refusals with their facts ---- */
@@ -293,9 +295,10 @@ int refuse_not_clean(const struct weights_state *w, struct refusal *r)
 
 int refuse_paused(enum barrier_owner owner, struct refusal *r)
 {
-    return refuse_with(
-        r, REFUSAL_PAUSE_IN_PROGRESS, json_pack("{s:s}", "held_by", barrier_owner_name(owner)),
-        "A %s is in progress; try again when it is done.", barrier_owner_name(owner));
+    return refuse_with(r, REFUSAL_PAUSE_IN_PROGRESS,
+                       json_pack("{s:s}", "held_by", barrier_owner_name(owner)),
+                       "A change of the weights (%s) is in progress; try again when it is done.",
+                       barrier_owner_name(owner));
 }
 
 int refuse_drain(struct service *s, double timeout_s, struct refusal *r)

@@ -56,7 +56,7 @@ refusal_check_fn check_resident; /* MODEL_NOT_LOADED */
 refusal_check_fn check_barrier;  /* BARRIER_UNAVAILABLE: WEIGHTS_BARRIER=single and not single */
 refusal_check_fn check_clean;    /* WEIGHTS_NOT_CLEAN: writing or torn */
 refusal_check_fn check_loads;    /* MODEL_BUSY: load_in_progress, unload_in_progress */
-refusal_check_fn check_load_barrier; /* PAUSE_IN_PROGRESS: a load holds the barrier */
+refusal_check_fn check_load_barrier; /* PAUSE_IN_PROGRESS: a load or an adapter holds the barrier */
 
 /* MODEL_LEASED: another one holds the resident; `target` is the row that would replace it, or 0. */
 int refuse_leased(const struct op *op, const char *operation, int64_t target, struct refusal *r);

@@ -24,6 +24,28 @@ struct served *resident_of_row(const struct model_row *row)
     return served_new(&made);
 }
 
+/* Weights and record both come anew: what was beside the old ones goes with them. */
+static void drop_adapter(struct service *s)
+{
+    s->weights->adapter = (struct applied_adapter){0};
+    engine_set_adapter(s->engine, NULL);
+}
+
+void resident_remove_adapter(struct service *s)
+{
+    struct served *now = engine_served(s->engine), *next = NULL;
+
+    if (!s->weights->adapter.any)
+        return;
+    drop_adapter(s);
+    if (now && (next = served_new(now))) {
+        next->adapter[0] = '\0';
+        engine_set_served(s->engine, next);
+    } else if (now) {
+        log_ev(LOG_ERROR, "adapter_name", "cause=\"out of memory: the status still names it\"");
+    }
+}
+
 static void count_load(struct service *s, struct served *served)
 {
     struct weights_state *w = s->weights;
@@ -40,6 +62,7 @@ void resident_become(struct service *s, struct image *im, struct served *served,
 {
     if (how == OTHER_MODEL)
         leases_end_resident(s->leases);
+    drop_adapter(s);
     count_load(s, served);
     s->weights->generation++;
     if (engine_resident(s->engine)) /* a swap: from now on one block stays as the spare */
@@ -49,6 +72,7 @@ void resident_become(struct service *s, struct image *im, struct served *served,
 
 void resident_rewritten(struct service *s, struct served *served)
 {
+    drop_adapter(s);
     count_load(s, served);
     engine_set_served(s->engine, served);
 }
@@ -56,6 +80,7 @@ void resident_rewritten(struct service *s, struct served *served)
 void resident_drop(struct service *s)
 {
     leases_end_resident(s->leases);
+    drop_adapter(s);
     s->weights->load_counter++;
     engine_set_resident(s->engine, NULL, NULL);
 }

@@ -27,6 +27,9 @@ void resident_rewritten(struct service *s, struct served *served);
 /* [engine] No resident. */
 void resident_drop(struct service *s);
 
+/* [engine] No adapter beside the resident: before the first write of a load, and on request. */
+void resident_remove_adapter(struct service *s);
+
 /* Room for one more image: waits until running requests of earlier residents have let go of theirs.
  * Any thread but the engine's. MODEL_BUSY (drain_timeout) after GRACEFUL_UNLOAD_TIMEOUT. */
 int resident_wait_room(struct service *s, struct refusal *r);

@@ -37,7 +37,7 @@ const char *condition_name(enum condition c)
 
 const char *barrier_owner_name(enum barrier_owner o)
 {
-    static const char *const names[] = {"", "quiesce", "save", "load"};
+    static const char *const names[] = {"", "quiesce", "save", "load", "adapter"};
 
     return names[o];
 }

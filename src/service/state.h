@@ -30,7 +30,7 @@ enum condition { WEIGHTS_CLEAN, WEIGHTS_WRITING, WEIGHTS_TORN };
 const char *condition_name(enum condition c); /* "clean", "writing", "torn" */
 
 /* Who holds the barrier; `save` for an instant only. */
-enum barrier_owner { OWNER_NONE, OWNER_QUIESCE, OWNER_SAVE, OWNER_LOAD };
+enum barrier_owner { OWNER_NONE, OWNER_QUIESCE, OWNER_SAVE, OWNER_LOAD, OWNER_ADAPTER };
 const char *barrier_owner_name(enum barrier_owner o);
 
 enum { CLIENT_NAME_MAX = 128 };
@@ -96,6 +96,14 @@ struct overrun {
     int64_t at_ms;
 };
 
+struct applied_adapter {
+    bool any;
+    char name[SERVED_ADAPTER_MAX];
+    double scale;
+    int64_t applied_ms;
+    int n_modules;
+};
+
 struct weights_state {
     enum condition condition;
     enum barrier_owner owner;
@@ -106,6 +114,7 @@ struct weights_state {
     struct save_slot save;
     struct last_save last_save;
     struct overrun last_overrun;
+    struct applied_adapter adapter;
     int64_t steps_since_load;
     int64_t commits_ever; /* commit-ends of this process: a save tells by it what came after */
     int64_t hold_timeouts;

@@ -21,11 +21,11 @@ static json_t *model_object(const struct served *served)
 {
     if (!served)
         return json_null();
-    return json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:n}", "name", served->name, "origin",
+    return json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "name", served->name, "origin",
                      served->checkpoint ? "checkpoint" : "model", "row_id",
                      (json_int_t)served->row_id, "base_model", served->base_model,
                      "manifest_sha256", json_text(served->manifest_sha256), "weights_sha256",
-                     json_text(served->weights_sha256), "adapter");
+                     json_text(served->weights_sha256), "adapter", json_text(served->adapter));
 }
 
 static json_t *last_save_object(const struct last_save *l)

@@ -32,6 +32,8 @@ api_fn millm_list_models, millm_register_model, millm_get_model, millm_delete_mo
 /* leases.c: docs/api/models.md */
 api_fn millm_take_lease, millm_get_lease, millm_renew_lease, millm_end_lease;
 api_fn millm_lock_model, millm_unlock_model, millm_cancel_model;
+/* adapters (weights.c): docs/api/adapters.md */
+api_fn millm_list_adapters, millm_apply_adapter, millm_remove_adapter;
 /* health.c */
 api_fn millm_health, millm_ready, millm_health_detailed, millm_version;
 #endif

@@ -9,6 +9,7 @@
 #include "http/request.h"
 #include "http/response.h"
 #include "http/server.h"
+#include "service/adapters.h"
 #include "service/refusal.h"
 
 void millm_fail(struct api_call *call, const struct refusal *r)
@@ -103,6 +104,25 @@ void millm_plan_save(struct api_call *call)
 void millm_plan_load(struct api_call *call)
 {
     protected_route(call, weights_plan_load, 200);
+}
+
+void millm_apply_adapter(struct api_call *call)
+{
+    protected_route(call, adapters_apply, 200);
+}
+
+void millm_remove_adapter(struct api_call *call)
+{
+    protected_route(call, adapters_remove, 200);
+}
+
+void millm_list_adapters(struct api_call *call)
+{
+    json_t *data = NULL;
+    struct refusal r = {0};
+    int rc = adapters_list(call->api->service, &data, &r);
+
+    millm_answer(call, 200, rc, data, &r);
 }
 
 void millm_lineage(struct api_call *call)

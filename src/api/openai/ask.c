@@ -8,6 +8,7 @@
 #include "api/body.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "engine/served.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/identity.h"
@@ -158,6 +159,8 @@ void ask_add_headers(struct ask *a, const struct chat_start *start)
     http_resp_header(resp, "X-miLLM-Model", buf_str(&model));
     http_resp_header(resp, "X-miLLM-Backend",
                      a->call->api->service->settings->continuous_batching ? "cbm" : "serial");
+    if (start->served->adapter[0])
+        http_resp_headerf(resp, "X-miLLM-Adapter", "\"%s\"", start->served->adapter);
     if (a->job.has_seed)
         http_resp_headerf(resp, "X-miLLM-Seed", "%llu;scope=\"request\"",
                           (unsigned long long)a->job.seed);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "service/adapters.h"
 #include "service/load_op.h"
 #include "service/refusal.h"
 #include "service/save_op.h"
@@ -43,6 +44,18 @@ static void a_load_is_refused_in_the_documented_order(void **state)
     ORDER(load_file_rules, "15 16 17");
     ORDER(load_mode_rules, "18 19 20 21 22 22");
     ORDER(load_barrier_rules, "9 10 11 12 13 14 18");
+}
+
+static void an_adapter_is_refused_in_the_documented_order(void **state)
+{
+    (void)state;
+    ORDER(adapter_apply_rules,
+          "token body MODEL_NOT_LOADED ADAPTER_NOT_FOUND ADAPTER_INVALID ALREADY_ATTACHED "
+          "MODEL_LEASED BARRIER_UNAVAILABLE PAUSE_IN_PROGRESS WEIGHTS_NOT_CLEAN MODEL_BUSY");
+    ORDER(adapter_remove_rules, "token body MODEL_NOT_LOADED ALREADY_ATTACHED BARRIER_UNAVAILABLE "
+                                "PAUSE_IN_PROGRESS WEIGHTS_NOT_CLEAN MODEL_BUSY");
+    ORDER(adapter_barrier_rules, "MODEL_NOT_LOADED ALREADY_ATTACHED MODEL_LEASED PAUSE_IN_PROGRESS "
+                                 "WEIGHTS_NOT_CLEAN MODEL_BUSY");
 }
 
 static void every_code_has_one_status_and_a_face(void **state)
@@ -128,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_save_is_refused_in_the_documented_order),
         cmocka_unit_test(a_load_is_refused_in_the_documented_order),
+        cmocka_unit_test(an_adapter_is_refused_in_the_documented_order),
         cmocka_unit_test(every_code_has_one_status_and_a_face),
         cmocka_unit_test(a_new_refusal_takes_the_place_of_the_old_one),
         cmocka_unit_test(a_walk_ends_at_the_first_refusal),
