@@ -89,6 +89,7 @@ def step(client, weights, config, line):
     prefix = len(token_ids(client, model, asked)[0])
     ids, scores = token_ids(client, model, asked + answer + "<|im_end|>")
     name, rows, before, after = train(weights, config, ids, prefix)
+    rows = weights.encode(name, rows)  # before the commit: serving need not wait for the rounding
     with weights.commit() as commit:  # serving stops between two steps and goes on with the new values
         commit.put(name, rows)
     print(f"loss {before:.3f} (the server says {-np.mean(scores[prefix:]):.3f}) -> {after:.3f}; "

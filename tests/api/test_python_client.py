@@ -92,6 +92,31 @@ def test_a_commit_is_served_and_counted(client, server):
         assert ask(server)[0] == before[0]
 
 
+def test_values_encoded_before_the_commit_are_the_same_bits(client):
+    with client.attach() as weights:
+        old = weights.digest()
+        values = weights.get(NORM) * 1.01
+        ready = weights.encode(NORM, values)
+        with weights.commit() as step:
+            step.put(NORM, ready)
+        first = weights.digest()
+        with weights.commit() as step:
+            step.put(NORM, values)
+        assert weights.digest() == first != old
+        with pytest.raises(ValueError, match="shape"):
+            weights.encode(NORM, values[1:])
+
+
+def test_f16_weights_are_float16(make_server):
+    server = make_server(model="tiny-llama-f16")
+    with Client(f"http://{server.host}:{server.port}", TRAINER).attach() as weights:
+        assert weights.view(NORM).dtype == np.float16
+        values = weights.get(NORM) + 0.3
+        with weights.commit() as step:
+            step.put(NORM, values)
+        assert np.array_equal(weights.view(NORM), values.astype(np.float16))
+
+
 def test_a_commit_inside_a_held_phase_leaves_the_hold_to_its_owner(client):
     with client.attach() as weights:
         assert weights.quiesce()["quiesced"] is True

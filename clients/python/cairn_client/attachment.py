@@ -7,10 +7,8 @@ import threading
 import numpy as np
 
 from . import bf16
-from .commit import Commit
+from .commit import DTYPES, Commit
 from .errors import CairnError, StateError, Unreachable
-
-DTYPES = {"BF16": np.dtype("<u2"), "F16": np.dtype("<f2")}  # BF16 as its bits: see bf16.py
 
 
 class Attachment:
@@ -65,6 +63,14 @@ class Attachment:
         """A copy of the tensor's values as float32."""
         raw = self.view(name)
         return bf16.to_float32(raw) if self.tensors[name]["dtype"] == "BF16" else raw.astype(np.float32)
+
+    def encode(self, name, values):
+        """Float values as the tensor's memory has them (rounded to nearest even). Done before a commit, it keeps the
+        rounding out of the time that serving waits."""
+        t = self.tensors[name]
+        if np.shape(values) != tuple(t["shape"]):
+            raise ValueError(f"{name} has the shape {tuple(t['shape'])}, the values have {np.shape(values)}")
+        return bf16.from_float32(values) if t["dtype"] == "BF16" else np.asarray(values, np.float32).astype(np.float16)
 
     def digest(self):
         """SHA-256 over all tensors in the order of their names, as this process sees them."""

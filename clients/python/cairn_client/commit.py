@@ -1,8 +1,9 @@
 """One change of the mapped weights, between two steps of the server."""
 import numpy as np
 
-from . import bf16
 from .errors import CairnError
+
+DTYPES = {"BF16": np.dtype("<u2"), "F16": np.dtype("<f2")}  # BF16 as its bits: see bf16.py
 
 
 class Commit:
@@ -35,12 +36,11 @@ class Commit:
         return array
 
     def put(self, name, values):
-        """Writes a whole tensor from float values, rounded to nearest even."""
-        dtype, shape = self.weights.tensors[name]["dtype"], tuple(self.weights.tensors[name]["shape"])
-        if np.shape(values) != shape:
-            raise ValueError(f"{name} has the shape {shape}, the values have {np.shape(values)}")
-        ready = bf16.from_float32(values) if dtype == "BF16" else np.asarray(values, np.float32).astype(np.float16)
-        self.view(name)[...] = ready
+        """Writes a whole tensor from float values, or from what Attachment.encode made of them."""
+        t = self.weights.tensors[name]
+        ready = isinstance(values, np.ndarray) and values.dtype == DTYPES[t["dtype"]] and list(values.shape) == t["shape"]
+        encoded = values if ready else self.weights.encode(name, values)
+        self.view(name)[...] = encoded
 
     # ---- begin and end ----
 
