@@ -215,7 +215,7 @@ static int refuse_lookup(const struct resolved *at, const char *what, struct err
 
 static int look_up(const struct store_args *a, const char *what, struct err *e)
 {
-    struct resolved at;
+    struct resolved at = {.dir_fd = -1};
     struct roots *roots = store_args_open(a, e);
 
     if (!roots)

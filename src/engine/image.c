@@ -350,11 +350,11 @@ static int mark_in_use(int fd, const char *name, struct err *e)
 
 static int make_posix(struct image *im, const char *name, struct err *e)
 {
-    int n = snprintf(im->shm_name, sizeof im->shm_name, "%s", name);
+    int n = name ? snprintf(im->shm_name, sizeof im->shm_name, "%s", name) : 0;
 
     if (n < 2 || n >= (int)sizeof im->shm_name || name[0] != '/') {
         im->shm_name[0] = '\0';
-        return err_set(e, ERR_ARG, "'%s' cannot name shared memory", name);
+        return err_set(e, ERR_ARG, "'%s' cannot name shared memory", name ? name : "");
     }
     im->shared_fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (im->shared_fd < 0) {
