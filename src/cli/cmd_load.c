@@ -87,7 +87,7 @@ static int load_weights(struct cli *cli, struct client *c, json_t *body, bool pl
 static int wait_loaded(struct cli *cli, struct client *c, const char *path)
 {
     struct cli_progress bar = {.cli = cli, .label = "loading"};
-    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+    const struct timespec pause = {.tv_nsec = 20000000};
     struct err e = {0};
     int64_t start = clock_mono_ns();
 
