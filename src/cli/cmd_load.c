@@ -163,6 +163,7 @@ int cmd_load(struct cli *cli, int argc, char **argv)
          .flag = &plan},
         CLIENT_OPTIONS(args),
         CLIENT_OPTION_ATTACHMENT(args),
+        CLIENT_OPTION_LEASE(args),
         {0},
     };
     struct client *c;
@@ -191,7 +192,7 @@ int cmd_load(struct cli *cli, int argc, char **argv)
 int cmd_unload(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
-    const struct cli_opt opts[] = {CLIENT_OPTIONS(args), {0}};
+    const struct cli_opt opts[] = {CLIENT_OPTIONS(args), CLIENT_OPTION_LEASE(args), {0}};
     char path[64];
     struct client *c;
     struct err e = {0};

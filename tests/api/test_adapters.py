@@ -2,6 +2,8 @@
 import json
 import shutil
 import struct
+import threading
+import time
 
 import pytest
 from conftest import OPERATOR, ROOT, TRAINER
@@ -176,3 +178,55 @@ def test_every_call_leaves_one_audit_line(own):
         ("weights_adapter_apply", "accepted", None), ("weights_adapter_apply", "refused", "ADAPTER_NOT_FOUND"),
         ("weights_adapter_apply", "refused", "UNAUTHORIZED"), ("weights_adapter_remove", "accepted", None)]
 
+
+
+def test_an_answer_has_one_adapter_from_its_first_token_to_its_last(own):
+    """Clients ask while the adapter comes and goes: each answer is one of the two, and its header says which."""
+    body = {"model": "tiny-llama", "prompt": "The river ran low", "max_tokens": 24, "temperature": 0, "logprobs": 1}
+    numbers = lambda answer: answer.json()["choices"][0]["logprobs"]["token_logprobs"]
+    known = {None: numbers(own.post("/v1/completions", body))}
+    granted(apply(own))
+    known['"lora"'] = numbers(own.post("/v1/completions", body))
+    assert known[None] != known['"lora"']
+    stop, wrong, seen = threading.Event(), [], []
+
+    def client():
+        while not stop.is_set():
+            answer = own.post("/v1/completions", body)
+            name = answer.header("X-miLLM-Adapter")
+            seen.append(name)
+            if answer.status != 200 or numbers(answer) != known[name]:
+                wrong.append(answer)
+
+    clients = [threading.Thread(target=client) for _ in range(4)]
+    for c in clients:
+        c.start()
+    for _ in range(10):
+        remove(own)
+        granted(apply(own))
+    stop.set()
+    for c in clients:
+        c.join()
+    remove(own)
+    assert not wrong and len(set(seen)) == 2, (wrong[:1], set(seen))
+
+
+def test_running_requests_that_do_not_end_are_waited_for_only_so_long(make_server, own):
+    server = make_server({"ADAPTER_DIR": str(own.home), "WEIGHTS_DRAIN_TIMEOUT_S": "0.01"})
+    answers = []
+    ask_long = lambda: answers.append(server.post("/v1/completions", {
+        "model": "tiny-llama", "prompt": "x", "max_tokens": 200, "n": 8, "best_of": 8, "logit_bias": {}}))
+    for _ in range(20):
+        talkers = [threading.Thread(target=ask_long) for _ in range(8)]
+        for t in talkers:
+            t.start()
+        time.sleep(0.02)
+        answer = apply(server)
+        for t in talkers:
+            t.join()
+        if answer.status != 200:
+            break
+        remove(server)
+    refused(answer, 409, "MODEL_BUSY", reason="drain_timeout")
+    assert applied(server) is None and all(a.status == 200 for a in answers)
+    granted(apply(server))
