@@ -58,7 +58,7 @@ def test_a_save_whose_call_fails_says_its_stage_and_leaves_old_or_new(where, ser
     stages = in_stages(places(where, calls))
     assert set(stages.values()) == {"prepare", "weights", "companions", "manifest", "sync", "rename", "sync_parent", "latest"}
     answer = server.ask()
-    for step, (place, stage) in enumerate(sample(stages.items(), 1), start=2):
+    for step, (place, stage) in enumerate(stages.items(), start=2):
         run, before = f"run-{step}", entries(server)
         judge = judge_at(where, place, code)
         server.gate.arm(judge)

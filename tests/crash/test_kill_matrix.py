@@ -29,7 +29,7 @@ def test_a_save_killed_at_a_call_is_whole_or_absent_and_can_be_saved_again(where
     wanted = places(where, calls)
     assert len(wanted) > 40 and any("renameat2" in p for p in wanted) and any("fsync" in p for p in wanted)
     acknowledged = [("run", "step-000000"), (run_of(1), "step-000001")]
-    for step, place in enumerate(sample(wanted, 4), start=2):
+    for step, place in enumerate(sample(wanted, 7), start=2):
         run, name, before = run_of(step), f"step-{step:06d}", steps(f"{where}/checkpoints/{run_of(step)}")
         judge = judge_at(where, place, gate.KILL)
         server.gate.arm(judge)
@@ -83,7 +83,7 @@ def test_a_load_killed_at_a_call_changes_no_file_and_works_at_the_next_start(whe
     wanted = places(where, calls)
     assert any("model.safetensors" in p for p in wanted)
     assert (mode == "full_reload") == any("cairn.db" in p and "write" in p for p in wanted)
-    for place in sample(wanted, 4):
+    for place in sample(wanted, 7):
         judge = judge_at(where, place, gate.KILL)
         server.gate.arm(judge)
         quietly(load)
