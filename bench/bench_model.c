@@ -239,7 +239,7 @@ static void bench_prefill(struct bench *b)
     for (int i = -1; i < b->samples / 4 + 1; i++) {
         struct err e = {0};
         struct kv_seq *seq = kv_seq_new(b->kv, &e);
-        struct forward_span span = {seq, prompt, PREFILL};
+        struct forward_span span = {seq, prompt, PREFILL, NULL};
         struct logits_row row = {.target = -1};
         double limit = flops_limit(b);
         int64_t t0 = clock_mono_ns();
