@@ -40,39 +40,41 @@ INLINE void prefetch(const float *at)
     __builtin_prefetch(at, 0, 2);
 }
 
-INLINE void score_cols(int R, float p[][KV_BLOCK], const struct query *q, const struct page *g,
-                       int col)
+/* Registers [col, col + C) of the keys. */
+INLINE void score_cols(int R, int C, float p[][KV_BLOCK], const struct query *q,
+                       const struct page *g, int col)
 {
     v16 acc[ATT_ROWS][ATT_COLS];
     const float *k = g->k + col * LANES;
+    const float *v = g->v + col * g->head_dim * LANES;
 
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < ATT_COLS; i++)
+        for (int i = 0; i < C; i++)
             acc[r][i] = v16_set(0);
-    for (int d = 0; d < g->head_dim; d++, k += KV_BLOCK) {
+    for (int d = 0; d < g->head_dim; d++, k += KV_BLOCK, v += C * LANES) {
         v16 key[ATT_COLS];
 
 #pragma GCC unroll 4
-        for (int i = 0; i < ATT_COLS; i++) {
+        for (int i = 0; i < C; i++) {
             key[i] = v16_load(k + i * LANES);
             if (g->once)
-                prefetch(g->v + (k - g->k) + i * LANES);
+                prefetch(v + i * LANES);
         }
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             v16 x = v16_set(q[r].q[d]);
 
 #pragma GCC unroll 4
-            for (int i = 0; i < ATT_COLS; i++)
+            for (int i = 0; i < C; i++)
                 acc[r][i] = v16_fma(x, key[i], acc[r][i]);
         }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < ATT_COLS; i++)
+        for (int i = 0; i < C; i++)
             v16_store(p[r] + (col + i) * LANES, v16_mul(acc[r][i], v16_set(g->scale)));
 }
 
@@ -163,13 +165,26 @@ INLINE void value_cols(int R, const struct query *q, const float p[][KV_BLOCK],
             v16_store_n(q[r].out + d + i * LANES, acc[r][i], n - i * LANES);
 }
 
+/* Only registers in which the last row, which sees the most keys, sees one: at least the first. */
 INLINE void score_rows(int R, float p[][KV_BLOCK], const struct query *q, const struct page *g)
 {
-    int col = 0;
+    int cols = cols_of(keys_of(q + R - 1, g)), col = 0;
 
-    do /* the last row sees the most keys, at least one */
-        score_cols(R, p, q, g, col);
-    while ((col += ATT_COLS) < cols_of(keys_of(q + R - 1, g)));
+    do
+        switch (ATT_COLS < cols - col ? ATT_COLS : cols - col) {
+        case 4:
+            score_cols(R, ATT_COLS, p, q, g, col);
+            break;
+        case 3:
+            score_cols(R, ATT_COLS < 3 ? ATT_COLS : 3, p, q, g, col);
+            break;
+        case 2:
+            score_cols(R, ATT_COLS < 2 ? ATT_COLS : 2, p, q, g, col);
+            break;
+        default:
+            score_cols(R, 1, p, q, g, col);
+        }
+    while ((col += ATT_COLS) < cols);
 }
 
 INLINE void value_rows(int R, const struct query *q, const float p[][KV_BLOCK],
