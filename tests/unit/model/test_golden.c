@@ -193,7 +193,7 @@ static void three_hundred_positions_keep_the_recorded_values(void **state)
 /* The reference padded its batch; a ragged batch needs no padding and gives the same rows. */
 static void check_batch(struct fixture *fx, struct golden *g, const char *name)
 {
-    struct forward_span span[3];
+    struct forward_span span[3] = {{.n = 0}};
     int32_t *ids[3];
     int last[3], rows = 0, V = fx->config.vocab;
     float *hidden = hidden_rows(fx, 3), *full = malloc(3 * (size_t)V * sizeof *full);
