@@ -56,7 +56,8 @@ class Server:
             command += ["--model", model_copy(where, model)]
         self.log = open(where + "/log", "ab")
         popen = {"env": env, "stdout": subprocess.PIPE, "stderr": self.log, "text": True, "cwd": where}
-        self.gate = gate.Gate(command, [self.checkpoints, where + "/state", *(f"{where}/{b}" for b in below)], **popen) if gated else None
+        watched = [self.checkpoints, where + "/state", *(f"{where}/{b}" for b in below)]
+        self.gate = gate.Gate(command, watched, **popen) if gated else None
         self.process = self.gate.process if gated else subprocess.Popen(command, **popen)
         line = self.process.stdout.readline()
         assert line.startswith("listening on "), self.log_text()
@@ -87,6 +88,9 @@ class Server:
 
     def status(self):
         return self.done("GET", "/api/weights/status")
+
+    def rows(self):
+        return self.done("GET", "/api/models")
 
     def wait_resident(self):
         for _ in range(1500):
@@ -158,6 +162,15 @@ class Background:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), "no answer"
         return self.result
+
+
+def back_to_the_base(server, base):
+    """The row's own files again, and no row of a checkpoint: so that every load finds the same catalogue."""
+    status, answer = server.load(model_id=base)
+    assert status == 200, answer
+    for row in server.rows():
+        if row["checkpoint"]:
+            server.done("DELETE", f"/api/models/{row['id']}")
 
 
 def model_copy(where, name):

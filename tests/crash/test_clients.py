@@ -14,7 +14,7 @@ import gate
 import pytest
 from crashlab import check_disk, judge_at, leftovers, places, record, servers, sha256, where  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="the gate knows x86-64 Linux only")
+pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 
 
 def attached(servers, **env):

@@ -6,9 +6,9 @@ import resource
 
 import gate
 import pytest
-from crashlab import check_disk, judge_at, leftovers, places, record, sample, servers, steps, where  # noqa: F401
+from crashlab import back_to_the_base, check_disk, judge_at, leftovers, places, record, sample, servers, steps, where  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="the gate knows x86-64 Linux only")
+pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 
 WEIGHTS, MANIFEST = "STEP/model.safetensors", "STEP/manifest.json"
 # A close that does not happen keeps the descriptor, an unlock that does not happen keeps the lock: no kernel does that.
@@ -135,7 +135,7 @@ def test_a_load_whose_call_fails_changes_nothing_and_the_next_one_works(where, s
     assert first.save(1)[0] == 201
     first.stop()
     server = servers(gated=True, model=resident)
-    base = next(r["id"] for r in server.done("GET", "/api/models") if r["status"] == "loaded")
+    base = next(r["id"] for r in server.rows() if r["status"] == "loaded")
     load = lambda: server.load(path="run/step-000001")  # noqa: E731
     before, rows = server.ask(), catalogue(server)
     (status, answer), calls = record(server, load)
@@ -164,15 +164,7 @@ def test_a_load_whose_call_fails_changes_nothing_and_the_next_one_works(where, s
 
 
 def catalogue(server):
-    return [(r["id"], r["name"], r["status"], r["checkpoint"]) for r in server.done("GET", "/api/models")]
-
-
-def back_to_the_base(server, base):
-    status, answer = server.load(model_id=base)
-    assert status == 200, answer
-    for row in server.done("GET", "/api/models"):
-        if row["checkpoint"]:
-            server.done("DELETE", f"/api/models/{row['id']}")
+    return [(r["id"], r["name"], r["status"], r["checkpoint"]) for r in server.rows()]
 
 
 def test_a_file_size_limit_fails_the_save_and_not_the_server(where, servers):

@@ -5,10 +5,10 @@ import os
 
 import gate
 import pytest
-from crashlab import (check_disk, judge_at, leftovers, places, record, sample, sha256, servers,  # noqa: F401
+from crashlab import (back_to_the_base, check_disk, judge_at, leftovers, places, record, sample, sha256, servers,  # noqa: F401
                       steps, where)
 
-pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="the gate knows x86-64 Linux only")
+pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 
 
 def quietly(function):
@@ -62,10 +62,6 @@ def tree(directory):
     return {os.path.join(d, f): sha256(os.path.join(d, f)) for d, _, files in os.walk(directory) for f in files}
 
 
-def rows_of(server):
-    return server.done("GET", "/api/models")
-
-
 @pytest.mark.parametrize("resident, mode", [("tiny-llama", "in_place"), ("tiny-qwen3", "full_reload")])
 def test_a_load_killed_at_a_call_changes_no_file_and_works_at_the_next_start(where, servers, resident, mode):
     first = servers()
@@ -74,7 +70,7 @@ def test_a_load_killed_at_a_call_changes_no_file_and_works_at_the_next_start(whe
     saved = first.ask()
     first.stop()
     server = servers(gated=True, model=resident)
-    base = next(r["id"] for r in rows_of(server) if r["status"] == "loaded")
+    base = next(r["id"] for r in server.rows() if r["status"] == "loaded")
     load = lambda: server.load(path="run/step-000001")  # noqa: E731
     (status, answer), calls = record(server, load)
     assert status == 200 and answer["data"]["mode"] == mode, answer
@@ -91,17 +87,8 @@ def test_a_load_killed_at_a_call_changes_no_file_and_works_at_the_next_start(whe
         assert judge.met, f"the call was not made this time: {place}"
         assert tree(where + "/checkpoints") == files, place
         server = servers(gated=True, model=resident)
-        assert all(row["status"] in ("ready", "loaded") for row in rows_of(server)), place
+        assert all(row["status"] in ("ready", "loaded") for row in server.rows()), place
         status, answer = load()
         assert status == 200, (place, answer)
         assert server.ask() == saved, place
         back_to_the_base(server, base)
-
-
-def back_to_the_base(server, base):
-    """The row's own files again, and no row of a checkpoint: so that every load finds the same catalogue."""
-    status, answer = server.load(model_id=base)
-    assert status == 200, answer
-    for row in rows_of(server):
-        if row["checkpoint"]:
-            server.done("DELETE", f"/api/models/{row['id']}")

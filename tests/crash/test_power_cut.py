@@ -10,7 +10,7 @@ import gate
 import pytest
 from crashlab import FULL, leftovers, servers, where  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="the gate knows x86-64 Linux only")
+pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 

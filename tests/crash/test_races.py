@@ -10,7 +10,7 @@ import gate
 import pytest
 from crashlab import OPERATOR, Server, check_disk, judge_at, leftovers, places, record, servers, where  # noqa: F401
 
-gated = pytest.mark.skipif(not gate.is_supported(), reason="the gate knows x86-64 Linux only")
+gated = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 STEP = "/checkpoints/run/step-000001"
 
 
