@@ -266,7 +266,7 @@ static void project_kv(const struct step *s, const struct layer *l, const struct
  */
 static void mix_attention(const struct step *s, const struct layer *l, const struct stream *q)
 {
-    bool fused = s->narrow && q->rows > 0; /* then runs are the spans, one tile each */
+    bool fused = s->short_spans && q->rows > 0 && q->x == s->f->x; /* runs are the spans */
 
     project_kv(s, l, q);
     if (!fused)
@@ -430,6 +430,9 @@ int forward_run(struct forward *f, const struct model *m, const struct forward_b
         return -1;
     s.n_spans = b->n_spans;
     s.narrow = s.rows <= NARROW_ROWS;
+    s.short_spans = s.narrow;
+    for (int i = 0; i < s.n_spans; i++)
+        s.short_spans &= runs[i].n <= NARROW_ATTEND_ROWS;
     if (take_memory(f, runs, b->n_spans, e) < 0)
         return -1;
     run_step(&s, b, out);

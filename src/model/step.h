@@ -1,10 +1,10 @@
 /* model/step.h - inside the room: what the phases of one forward step share.
  *
  * A step is a list of parallel phases with a barrier between them. Narrow steps (at most
- * NARROW_ROWS rows: decode) are bound by memory: each worker norms the few rows again for itself,
- * so that a phase starts without a barrier of its own. Wide steps (prefill) norm once, in parallel,
- * and cut rows into tiles. Both compute every element by the same kernel calls on rows, so their
- * bits are equal. */
+ * NARROW_ROWS rows: decode, and a few rows of a prompt beside it) are bound by memory: each worker
+ * norms the few rows again for itself, so that a phase starts without a barrier of its own. Wide
+ * steps (prefill) norm once, in parallel, and cut rows into tiles. Both compute every element by
+ * the same kernel calls on rows, so their bits are equal. */
 #ifndef MODEL_STEP_H
 #define MODEL_STEP_H
 
@@ -25,8 +25,9 @@ struct model;
 struct pool;
 
 enum {
-    NARROW_ROWS = 16,
-    ATTEND_ROWS = 32, /* query rows of one attention item; a narrow span is one item */
+    NARROW_ROWS = 32,
+    ATTEND_ROWS = 32,       /* query rows of one attention item, */
+    NARROW_ATTEND_ROWS = 8, /* and in a narrow step, where one prompt must feed every worker */
 };
 
 /* What one worker may write. */
@@ -76,6 +77,7 @@ struct step {
     const struct model *m;
     int rows;
     bool narrow;
+    bool short_spans;            /* narrow, and each span is one item of attention */
     const struct row_run *spans; /* all rows */
     int n_spans;
     const int *select;

@@ -7,14 +7,17 @@
 #include "model/step.h"
 
 enum {
-    /* A narrow step reads memory: long items keep the prefetch streams running (measured: 64 KB and
-     * 16 items a worker 8.6 ms a step of SmolLM2-135M, 512 KB and 3 items 5.9). */
-    NARROW_SLICE_BYTES = 512 * 1024,
-    NARROW_ITEMS = 3, /* a worker and phase */
-    PANEL = 16,       /* output ranges are cut at multiples of this */
+    /* A narrow step: one item a worker and phase, so that its prefetch streams run through and the
+     * same core writes the same columns in every layer. (Eight rows of SmolLM2-135M: 14.6 ms a step
+     * with three items a worker, none across two matrices; 13.4 with one.) Wide items even out what
+     * a phase leaves at its end; so do narrow ones of matrices far larger than any cache. */
+    NARROW_SLICE_BYTES = 16 * 1024 * 1024,
+    NARROW_ITEMS = 1,
+    PANEL = 16, /* output ranges are cut at multiples of this */
     WIDE_SLICE_MAX = 128,
     WIDE_ITEMS = 16, /* fewer would leave a worker idle at the end of a phase */
     PREPARE_ROWS = 16,
+    LINE_FLOATS = 16, /* of a cache line */
 };
 
 /* A phase with its cuts. */
@@ -27,9 +30,10 @@ struct plan {
     size_t px_row;   /* bytes of one prepared row; 0: the kernels read x itself */
     uint64_t number; /* of this phase */
     int tile_rows, n_tiles;
-    int slice;         /* outputs of one item */
-    int first_item[4]; /* of each matrix within one row tile; [n_cut]: their number */
-    int n_cut;         /* matrices that are cut: one of two for swiglu */
+    int slice;    /* outputs of one item, of all matrices in a row */
+    int n_items;  /* of one row tile */
+    int start[4]; /* where each matrix begins in that row; [n_cut]: its end */
+    int n_cut;    /* matrices that are cut: one of two for swiglu */
 };
 
 static int round_up(int v, int to)
@@ -69,19 +73,20 @@ static void cut_outputs(struct plan *pl)
 {
     const struct linear_phase *p = pl->p;
     size_t row_bytes = (size_t)p->k * element_bytes(p->out[0].w->dtype) * (p->swiglu ? 2 : 1);
-    long total = 0, even;
+    long total, even;
     int most = WIDE_SLICE_MAX, items = pl->s->narrow ? NARROW_ITEMS : WIDE_ITEMS;
 
     pl->n_cut = p->swiglu ? 1 : p->n_out;
+    pl->start[0] = 0;
     for (int i = 0; i < pl->n_cut; i++)
-        total += p->out[i].w->n;
+        pl->start[i + 1] = pl->start[i] + round_up(p->out[i].w->n, PANEL);
+    total = pl->start[pl->n_cut];
     if (pl->s->narrow)
         most = round_up(clamp((long)(NARROW_SLICE_BYTES / row_bytes), 1, 1 << 20), PANEL);
-    even = total * pl->n_tiles / ((long)items * pl->s->f->n_workers);
-    pl->slice = clamp(even / PANEL * PANEL, PANEL, most);
-    pl->first_item[0] = 0;
-    for (int i = 0; i < pl->n_cut; i++)
-        pl->first_item[i + 1] = pl->first_item[i] + (p->out[i].w->n + pl->slice - 1) / pl->slice;
+    even = (total * pl->n_tiles + (long)items * pl->s->f->n_workers - 1) /
+           ((long)items * pl->s->f->n_workers);
+    pl->slice = clamp((even + PANEL - 1) / PANEL * PANEL, PANEL, most);
+    pl->n_items = (int)((total + pl->slice - 1) / pl->slice);
 }
 
 /* ---- operand ---- */
@@ -124,6 +129,22 @@ static void plan_operand(struct plan *pl)
         pool_run(f->pool, prepare_rows, pl, (p->rows + PREPARE_ROWS - 1) / PREPARE_ROWS);
 }
 
+/* A narrow step is so short that the way of its rows from core to core shows. Lines that another
+ * core wrote, and lines about to be written, are asked for together, long before they are used. */
+static void fetch_rows(const float *x, int ldx, int rows, int n)
+{
+    for (int r = 0; r < rows; r++, x += ldx)
+        for (int i = 0; i < n; i += LINE_FLOATS)
+            __builtin_prefetch(x + i, 0, 3);
+}
+
+__attribute__((target("prfchw"))) static void claim_rows(float *y, int ldy, int rows, int n)
+{
+    for (int r = 0; r < rows; r++, y += ldy)
+        for (int i = 0; i < n; i += LINE_FLOATS)
+            __builtin_prefetch(y + i, 1, 3);
+}
+
 /* The rows as this worker reads them. */
 struct operand {
     const float *x;
@@ -139,6 +160,8 @@ static struct operand narrow_operand(const struct plan *pl, struct worker_scratc
     bool fresh = w->operand != pl->number;
 
     w->operand = pl->number;
+    if (fresh)
+        fetch_rows(p->x, p->ldx, p->rows, p->k);
     if (p->norm) {
         o.x = w->norm;
         o.ldx = p->k;
@@ -174,29 +197,43 @@ static void gate_rows(const struct plan *pl, int row, int rows, int n0, int n1)
     }
 }
 
+/* Outputs [n0, n1) of one matrix, or of both for swiglu. */
+static void linear_range(const struct plan *pl, int which, const struct operand *o, int row,
+                         int rows, int n0, int n1, struct worker_scratch *w)
+{
+    const struct linear_phase *p = pl->p;
+
+    for (int i = which; i <= (p->swiglu ? 1 : which); i++) {
+        const struct linear_out *out = &p->out[i];
+
+        if (pl->s->narrow)
+            claim_rows(out->y + n0, out->ldy, rows, n1 - n0);
+        multiply(pl, out, o, row, rows, n0, n1, w->linear);
+    }
+    if (p->swiglu)
+        gate_rows(pl, row, rows, n0, n1);
+}
+
 static void linear_item(void *arg, int item, int worker)
 {
     const struct plan *pl = arg;
     const struct linear_phase *p = pl->p;
     struct worker_scratch *w = &pl->s->f->worker[worker];
-    int per_tile = pl->first_item[pl->n_cut];
-    int row = item / per_tile * pl->tile_rows, at = item % per_tile, which = 0;
+    int row = item / pl->n_items * pl->tile_rows, at = item % pl->n_items * pl->slice;
     int rows = p->rows - row < pl->tile_rows ? p->rows - row : pl->tile_rows;
     struct operand o = {.x = pl->x + (size_t)row * (size_t)pl->ldx, .ldx = pl->ldx};
-
-    while (at >= pl->first_item[which + 1])
-        which++;
-    int n0 = (at - pl->first_item[which]) * pl->slice;
-    int n1 = n0 + pl->slice < p->out[which].w->n ? n0 + pl->slice : p->out[which].w->n;
 
     if (pl->s->narrow)
         o = narrow_operand(pl, w);
     else if (pl->px)
         o.px = pl->px + (size_t)row * pl->px_row;
-    multiply(pl, &p->out[which], &o, row, rows, n0, n1, w->linear);
-    if (p->swiglu) {
-        multiply(pl, &p->out[1], &o, row, rows, n0, n1, w->linear);
-        gate_rows(pl, row, rows, n0, n1);
+    for (int i = 0; i < pl->n_cut; i++) {
+        int n0 = at > pl->start[i] ? at - pl->start[i] : 0;
+        int n1 = at + pl->slice - pl->start[i];
+
+        n1 = n1 < p->out[i].w->n ? n1 : p->out[i].w->n;
+        if (n0 < n1)
+            linear_range(pl, i, &o, row, rows, n0, n1, w);
     }
 }
 
@@ -209,5 +246,5 @@ void step_linear(const struct step *s, const struct linear_phase *p)
     plan_operand(&pl);
     cut_tiles(&pl);
     cut_outputs(&pl);
-    pool_run(s->f->pool, linear_item, &pl, pl.n_tiles * pl.first_item[pl.n_cut]);
+    pool_run(s->f->pool, linear_item, &pl, pl.n_tiles * pl.n_items);
 }

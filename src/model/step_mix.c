@@ -15,6 +15,7 @@ struct mix {
     int n_runs;
     bool store;
     int per_run; /* items of one run: heads x tiles, or channel ranges */
+    int tile_rows;
     int n_tiles; /* tiles of the longest run */
 };
 
@@ -62,8 +63,8 @@ static void store_item(void *arg, int item, int worker)
     const struct mix *mix = arg;
     const struct row_run *run = &mix->runs[item / mix->per_run];
     int tile = item % mix->per_run % mix->n_tiles, head = item % mix->per_run / mix->n_tiles;
-    int from = tile * ATTEND_ROWS;
-    int to = from + ATTEND_ROWS < run->n ? from + ATTEND_ROWS : run->n;
+    int from = tile * mix->tile_rows;
+    int to = from + mix->tile_rows < run->n ? from + mix->tile_rows : run->n;
 
     (void)worker;
     store_rows(mix->s, mix->l, run, head, from, to);
@@ -71,7 +72,8 @@ static void store_item(void *arg, int item, int worker)
 
 static void run_heads(struct mix *mix, pool_fn *fn)
 {
-    mix->n_tiles = (longest(mix->runs, mix->n_runs) + ATTEND_ROWS - 1) / ATTEND_ROWS;
+    mix->tile_rows = mix->s->narrow ? NARROW_ATTEND_ROWS : ATTEND_ROWS;
+    mix->n_tiles = (longest(mix->runs, mix->n_runs) + mix->tile_rows - 1) / mix->tile_rows;
     mix->per_run = mix->n_tiles * mix->s->f->config.n_kv_heads;
     pool_run(mix->s->f->pool, fn, mix, mix->per_run * mix->n_runs);
 }
@@ -101,8 +103,8 @@ static void attend_item(void *arg, int item, int worker)
     const struct row_run *run = &mix->runs[item / mix->per_run];
     int tile = mix->n_tiles - 1 - item % mix->per_run / c->n_kv_heads;
     int head = item % mix->per_run % c->n_kv_heads;
-    int from = tile * ATTEND_ROWS, group = c->n_heads / c->n_kv_heads, ldq = model_q_width(c);
-    int rows = run->n - from < ATTEND_ROWS ? run->n - from : ATTEND_ROWS;
+    int from = tile * mix->tile_rows, group = c->n_heads / c->n_kv_heads, ldq = model_q_width(c);
+    int rows = run->n - from < mix->tile_rows ? run->n - from : mix->tile_rows;
     struct worker_scratch *w = &f->worker[worker];
     size_t at = (size_t)(run->row + from) * (size_t)ldq + (size_t)(head * group * c->head_dim);
 
