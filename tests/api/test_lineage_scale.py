@@ -58,6 +58,11 @@ def peak_mb(server):
         return int(re.search(r"VmHWM:\s+(\d+)", f.read())[1]) // 1024
 
 
+def sanitized(server):
+    with open(f"/proc/{server.process.pid}/maps") as f:
+        return "libasan" in f.read()
+
+
 def test_a_chain_of_100000_manifests_is_answered_whole_in_bounded_memory(chained):
     before, answers = peak_mb(chained), []
     walk = threading.Thread(target=lambda: answers.append(chained.get("/api/weights/lineage", timeout=600)))
@@ -73,5 +78,7 @@ def test_a_chain_of_100000_manifests_is_answered_whole_in_bounded_memory(chained
     assert data["complete"] is True and data["break"] is None and len(data["chain"]) == LONG
     assert [c["step"] for c in data["chain"][1:]] == list(range(LONG - 2, -1, -1))
     assert data["chain"][-1]["parent"] is None and len(answer.body) > 300 * LONG
+    if sanitized(chained):
+        return  # what was freed stays in quarantine
     # The text, doubled while it grows, and 70 bytes an entry against cycles.
     assert peak_mb(chained) - before < 3 * len(answer.body) / 1e6 + 70 * LONG / 1e6 + 30
