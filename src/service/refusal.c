@@ -42,8 +42,8 @@ bool refusal_is_openai(enum refusal_code code)
     return facts[code].type != NULL;
 }
 
-static void fill(struct refusal *r, enum refusal_code code, json_t *details, const char *fmt,
-                 va_list args)
+__attribute__((format(printf, 4, 0))) static void
+fill(struct refusal *r, enum refusal_code code, json_t *details, const char *fmt, va_list args)
 {
     char message[REFUSAL_MESSAGE_MAX]; /* the arguments may point into *r */
 
