@@ -114,7 +114,7 @@ def mixed(pairs):
                                                 "logprobs": 0, "return_tokens_as_token_ids": True})
         ids = [int(x.split(":")[1]) for x in ids["choices"][0]["logprobs"]["tokens"]][:2000]
         prompt = body(s.name(), 4, ids)
-        for k in range(pairs):
+        for k in range(1, pairs + 1):
             quiet()
             prompt["prompt"] = ids[k:] + ids[:k]
             alone = Streams(s.address, "/v1/completions", prompt, 1).finish()["first_ms"][0]
