@@ -64,3 +64,18 @@ void answer_whole(struct ask *a, const struct answer_form *form)
     collect_release(&got);
     refusal_clear(&r);
 }
+
+void answer_call(struct api_call *call, const struct answer_form *form)
+{
+    struct refusal r = {0};
+    struct ask a;
+
+    if (ask_begin(&a, call, &r) < 0 || form->parse(&a, &r) < 0)
+        openai_fail(call, &r);
+    else if (a.stream)
+        answer_stream(&a, form);
+    else
+        answer_whole(&a, form);
+    ask_release(&a);
+    refusal_clear(&r);
+}

@@ -6,14 +6,17 @@
 
 #include "service/chat.h"
 
+struct api_call;
 struct ask;
 struct collected_choice;
+struct refusal;
 
 /* What differs between the two routes. Results are owned. */
 struct answer_form {
-    const char *id_prefix;    /* "chatcmpl-" */
-    const char *object;       /* "chat.completion" */
-    const char *chunk_object; /* "chat.completion.chunk" */
+    int (*parse)(struct ask *a, struct refusal *r); /* the fields of the route */
+    const char *id_prefix;                          /* "chatcmpl-" */
+    const char *object;                             /* "chat.completion" */
+    const char *chunk_object;                       /* "chat.completion.chunk" */
     /* An entry of choices, complete. */
     json_t *(*choice)(const struct ask *a, const struct tokenizer *t, int index,
                       const struct collected_choice *c);
@@ -23,6 +26,9 @@ struct answer_form {
     json_t *(*delta)(const struct ask *a, const struct tokenizer *t, int index, const char *text,
                      size_t len, const struct chat_token *tokens, int n_tokens);
 };
+
+/* A whole call: the request read and refused, or run and answered in the form it asks for. */
+void answer_call(struct api_call *call, const struct answer_form *form);
 
 void answer_whole(struct ask *a, const struct answer_form *form);
 void answer_stream(struct ask *a, const struct answer_form *form);

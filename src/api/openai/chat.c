@@ -4,7 +4,6 @@
  * Fields: api/openai/fields.c. What generating means: service/chat.c. */
 #include "api/openai/answer.h"
 #include "api/openai/ask.h"
-#include "api/openai/errors.h"
 #include "api/openai/render.h"
 #include "api/openai/routes.h"
 #include "service/chat_collect.h"
@@ -39,6 +38,7 @@ static json_t *delta(const struct ask *a, const struct tokenizer *t, int index, 
 }
 
 static const struct answer_form form = {
+    .parse = ask_parse_chat,
     .id_prefix = "chatcmpl-",
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
@@ -49,15 +49,5 @@ static const struct answer_form form = {
 
 void openai_chat(struct api_call *call)
 {
-    struct refusal r = {0};
-    struct ask a;
-
-    if (ask_begin(&a, call, &r) < 0 || ask_parse_chat(&a, &r) < 0)
-        openai_fail(call, &r);
-    else if (a.stream)
-        answer_stream(&a, &form);
-    else
-        answer_whole(&a, &form);
-    ask_release(&a);
-    refusal_clear(&r);
+    answer_call(call, &form);
 }
