@@ -1,6 +1,6 @@
 # Cairn's one build file. Targets: all check api-check crash-matrix fuzz cov lint layers format man install clean.
 # Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
-# `make FAULTS=1 faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
+# `make faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
 # ccache, where it is installed, makes a second variant or build folder cheap.
 ifeq ($(origin CC),default)
@@ -39,8 +39,8 @@ $(B)/cairn: $(B)/obj/main.o $(call reverse,$(LIBS))
 	$(CC) $(LDFLAGS) -o $@ $(B)/obj/main.o -Wl,--start-group $(LIBS) -Wl,--end-group $(LDLIBS)
 
 faults:
-	$(MAKE) FAULTS=1 build/variant-faults/cairn
-	cp build/variant-faults/cairn build/cairn-faults
+	$(MAKE) FAULTS=1 B=$(B)/variant-faults $(B)/variant-faults/cairn
+	cp $(B)/variant-faults/cairn $(B)/cairn-faults
 
 define room_rule
 $(B)/lib$(1).a: $(call obj_of,$(1))
