@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "engine/batch.h"
 #include "engine/gen.h"
+#include "engine/pooling.h"
 #include "engine/step.h"
 #include "model/kv_cache.h"
 
@@ -109,15 +110,35 @@ static void tell_all_scores(struct step *st, const struct part *p)
             tell_scores(st, p, &g->sequences[i]);
 }
 
+static int add_vector_rows(struct step *st, const struct part *p)
+{
+    int width = st->runner->config.hidden;
+    struct err e = {0};
+
+    return pooling_add(p->sequence, st->runner->hidden + (size_t)p->first_select * (size_t)width,
+                       p->n_select, width, &e);
+}
+
+/* `to` is s, or follows it. */
+static void end_one_prompt(struct step *st, const struct sequence *s, struct sequence *to)
+{
+    struct err e = {0};
+
+    if (pooling_wanted(&s->gen->spec) && pooling_tell(s, to, st->runner->config.hidden, &e) < 0)
+        s->gen->outcome = GEN_NO_MEMORY;
+    else
+        batch_end_sequence(st->batch, to, GEN_LENGTH);
+}
+
 /* The prompt is all in and nothing is to be generated. */
-static void end_scored(struct batch *b, struct sequence *s)
+static void end_prompt(struct step *st, struct sequence *s)
 {
     struct gen *g = s->gen;
 
     for (int i = s->index + 1; i < g->n_started; i++)
         if (g->sequences[i].state == SEQ_FOLLOWING && g->sequences[i].leader == s)
-            batch_end_sequence(b, &g->sequences[i], GEN_LENGTH);
-    batch_end_sequence(b, s, GEN_LENGTH);
+            end_one_prompt(st, s, &g->sequences[i]);
+    end_one_prompt(st, s, s);
 }
 
 /* Forks come first: a leader may end with its first token. */
@@ -137,6 +158,14 @@ static void accept_picks(struct step *st, const struct part *p)
     }
 }
 
+/* GEN_DONE, or how the request fails. */
+static enum gen_event_kind take_rows(struct step *st, const struct part *p)
+{
+    if (pooling_wanted(&p->sequence->gen->spec))
+        return add_vector_rows(st, p) < 0 ? GEN_NO_MEMORY : GEN_DONE;
+    return scores_finite(st, p) ? GEN_DONE : GEN_NON_FINITE;
+}
+
 static void answer_part(struct step *st, const struct part *p)
 {
     struct sequence *s = p->sequence;
@@ -144,15 +173,14 @@ static void answer_part(struct step *st, const struct part *p)
 
     if (g->outcome != GEN_DONE)
         return;
-    if (!scores_finite(st, p)) {
-        g->outcome = GEN_NON_FINITE;
+    g->outcome = take_rows(st, p);
+    if (g->outcome != GEN_DONE)
         return;
-    }
     tell_all_scores(st, p);
     if (p->n_picks > 0)
         accept_picks(st, p);
     else if (s->state == SEQ_PREFILL && kv_seq_length(s->kv) == s->n_prompt)
-        end_scored(st->batch, s);
+        end_prompt(st, s);
 }
 
 void step_answer(struct step *st)

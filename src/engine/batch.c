@@ -8,6 +8,7 @@
 #include "engine/engine_impl.h"
 #include "engine/gen.h"
 #include "engine/image.h"
+#include "engine/pooling.h"
 #include "engine/runner.h"
 #include "engine/served.h"
 #include "kernels/kernels.h"
@@ -140,6 +141,12 @@ static int fill_history(struct sequence *s)
     return 0;
 }
 
+/* What is known of a prompt is of no use where its rows are to be looked at. */
+static bool needs_beginning(const struct gen_spec *spec)
+{
+    return spec->prompt_logprobs || pooling_needs_beginning(spec);
+}
+
 static void tell_known(struct sequence *s)
 {
     struct gen_event ev = {
@@ -155,7 +162,7 @@ static int start_sequence(struct batch *b, struct sequence *s)
     struct sequence *leader = find_leader(s);
     int shared = leader ? s->n_prompt / KV_BLOCK * KV_BLOCK : 0;
 
-    bool known = !leader && !s->gen->spec.prompt_logprobs; /* scores need every row */
+    bool known = !leader && !needs_beginning(&s->gen->spec);
 
     if (b->n_active >= ACTIVE_MAX || promise(b, s, positions_of(s) - shared, known) < 0)
         return -1;
@@ -248,8 +255,8 @@ static void leave_prefix(struct batch *b, const struct sequence *s)
     int n = s->kv ? kv_seq_length(s->kv) : 0;
     int n_made = n > s->n_prompt ? n - s->n_prompt : 0;
 
-    if (n < KV_BLOCK || g->image != en->resident || g->adapter != en->adapter ||
-        en->gate != GATE_OPEN || (n_made && !s->made))
+    if (n < KV_BLOCK || pooling_wanted(&g->spec) || g->image != en->resident ||
+        g->adapter != en->adapter || en->gate != GATE_OPEN || (n_made && !s->made))
         return;
     int32_t *tokens = malloc((size_t)n * sizeof *tokens);
 

@@ -119,6 +119,7 @@ enum gen_event_kind {
     GEN_PROMPT_TOKEN,  /* one scored prompt position (prompt_logprobs): token, logprob, top; first:
                           no logprob */
     GEN_TOKEN,         /* one generated token, the end token included */
+    GEN_VECTOR,        /* the vector of one prompt (pooling) */
     GEN_SEQUENCE_DONE, /* reason says why */
     GEN_DONE,          /* every sequence is done; last event */
     /* failures; each is the last event */
@@ -149,10 +150,15 @@ struct gen_event {
         logprob; /* natural log, model's own distribution (temperature 1, before bias, penalties) */
     int n_top;
     const struct gen_top *top; /* borrowed during the call, best first */
+    const float *vector;       /* GEN_VECTOR: [n_vector], borrowed during the call */
+    int n_vector;              /* the model's hidden size */
     enum gen_reason reason;
     struct served *served; /* GEN_ADMITTED: borrowed */
     struct image *image;   /* GEN_ADMITTED: borrowed */
 };
+
+/* One vector for a prompt, of the final norm's output at its positions. */
+enum gen_pooling { GEN_POOL_NONE, GEN_POOL_MEAN, GEN_POOL_FIRST, GEN_POOL_LAST };
 
 struct gen;
 typedef void gen_event_fn(void *arg, const struct gen_event *ev);
@@ -176,7 +182,9 @@ struct gen_spec {
     int top_logprobs; /* -1: no logprobs; 0..GEN_TOP_MAX alternatives */
     bool
         score_sampled; /* log-probabilities of what is sampled: over temperature, among `allowed` */
-    bool prompt_logprobs; /* GEN_PROMPT_TOKEN events, top_logprobs alternatives each */
+    bool prompt_logprobs;     /* GEN_PROMPT_TOKEN events, top_logprobs alternatives each */
+    enum gen_pooling pooling; /* GEN_VECTOR for each prompt; then max_tokens is 0 and nothing is
+                                 scored */
     uint64_t load_counter;
     gen_event_fn *on_event; /* engine thread */
     void *arg;

@@ -26,6 +26,8 @@ static int check_shape(const struct gen_spec *spec, struct err *e)
                        GEN_TOP_MAX);
     if (spec->max_tokens < 0)
         return err_set(e, ERR_ARG, "max_tokens %d is negative", spec->max_tokens);
+    if (spec->pooling != GEN_POOL_NONE && (spec->max_tokens > 0 || spec->prompt_logprobs))
+        return err_set(e, ERR_ARG, "a request for vectors neither generates nor scores");
     for (int i = 0; i < spec->n_prompts; i++)
         if (spec->prompts[i].n < 1)
             return err_set(e, ERR_ARG, "prompt %d has no tokens", i);
@@ -166,8 +168,10 @@ void sequence_release(struct sequence *s)
 {
     kv_seq_free(s->kv);
     free(s->made);
+    free(s->pooled);
     s->kv = NULL;
     s->made = NULL;
+    s->pooled = NULL;
     s->leader = NULL;
     sample_history_release(&s->history);
 }

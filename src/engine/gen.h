@@ -45,6 +45,7 @@ struct sequence {
     int32_t *made; /* the n_new tokens; NULL: there was no memory to remember them */
     int made_size;
     struct sample_history history;
+    double *pooled; /* sum of the rows that count (pooling.h); NULL: none yet */
 };
 
 struct gen {

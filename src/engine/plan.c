@@ -2,6 +2,7 @@
 #include "engine/batch.h"
 #include "engine/gen.h"
 #include "engine/image.h"
+#include "engine/pooling.h"
 #include "engine/step.h"
 #include "model/kv_cache.h"
 
@@ -56,7 +57,7 @@ static void add_picks(struct step *st, struct part *p, struct logits_row *row)
 }
 
 /* n rows of the sequence; the last row of a prompt and every row of decode is sampled, the other
- * rows of a prompt are looked at when it is scored. */
+ * rows of a prompt are looked at when it is scored; a vector takes the rows that it is made of. */
 static void add_part(struct step *st, struct sequence *s, const int32_t *tokens, int n)
 {
     struct part *p = &st->parts[st->n_parts];
@@ -76,6 +77,8 @@ static void add_part(struct step *st, struct sequence *s, const int32_t *tokens,
             add_picks(st, p, add_select(st, p, st->n_rows + i, spec->top_logprobs));
         else if (!last && scored)
             add_select(st, p, st->n_rows + i, spec->top_logprobs)->target = tokens[i + 1];
+        else if (pooling_takes(s, p->pos0 + i))
+            add_select(st, p, st->n_rows + i, -1);
     }
     st->n_rows += n;
 }

@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 #include "engine/gen.h"
 #include "engine/image.h"
+#include "engine/pooling.h"
 #include "engine/score.h"
 #include "generate/sampler.h"
 
@@ -82,6 +83,32 @@ static void pick_all(struct step *st)
     }
 }
 
+/* The logits of selected rows [from, to). */
+static void look_at(struct step *st, int from, int to)
+{
+    struct runner *r = st->runner;
+
+    if (to > from)
+        logits_run(r->logits, st->image->model, r->hidden + (size_t)from * (size_t)r->config.hidden,
+                   to - from, st->rows + from);
+}
+
+/* Nobody asks for the logits of rows that a vector is made of. */
+static void look_at_rows(struct step *st)
+{
+    int from = 0;
+
+    for (int i = 0; i < st->n_parts; i++) {
+        const struct part *p = &st->parts[i];
+
+        if (p->n_select == 0 || !pooling_wanted(&p->sequence->gen->spec))
+            continue;
+        look_at(st, from, p->first_select);
+        from = p->first_select + p->n_select;
+    }
+    look_at(st, from, st->n_select);
+}
+
 static int run(struct step *st)
 {
     struct runner *r = st->runner;
@@ -92,8 +119,7 @@ static int run(struct step *st)
 
     if (forward_run(r->forward, st->image->model, &fb, r->hidden, &e) < 0)
         return -1;
-    if (st->n_select > 0)
-        logits_run(r->logits, st->image->model, r->hidden, st->n_select, st->rows);
+    look_at_rows(st);
     pick_all(st);
     step_clock_note(&r->clock, st->n_decode, st->n_rows - st->n_decode, clock_ms_since(start));
     return 0;
