@@ -1,7 +1,5 @@
 #include "service/chat.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -13,6 +11,7 @@
 #include "service/chat_choice.h"
 #include "service/chat_prompt.h"
 #include "service/chat_queue.h"
+#include "service/gen_refusal.h"
 #include "service/refusal.h"
 #include "service/service.h"
 
@@ -111,39 +110,6 @@ static void fill_spec(const struct run *run, const struct gen_prompt *prompts,
     add_stop_ids(spec, config->eos, config->n_eos);
 }
 
-/* A full queue says when to come back: the median time of a slot times what stands before. */
-static int refuse_full(struct service *s, struct refusal *r)
-{
-    struct engine_stats st;
-
-    engine_get_stats(s->engine, &st);
-    refuse(r, REFUSAL_V1_QUEUE_FULL,
-           "The queue is full: %d requests run and %d wait. Try again after Retry-After seconds.",
-           st.running, st.waiting);
-    if (st.median_slot_ms >= 0 && st.max_running > 0) {
-        double wait_s = st.median_slot_ms / 1000 * (st.waiting + st.running) / st.max_running;
-        double most = s->settings->retry_queue_max_s;
-
-        r->retry_after_s = (int)fmin(fmax(ceil(wait_s), 1), most);
-    }
-    return -1;
-}
-
-static int refuse_submit(struct service *s, const struct err *e, struct refusal *r)
-{
-    switch (e->code) {
-    case ERR_SPACE:
-        return refuse_full(s, r);
-    case ERR_ARG:
-        return refuse(r, REFUSAL_V1_INVALID_PARAMETER, "%s", e->msg);
-    case ERR_NOMEM:
-        return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY,
-                      "There is not enough memory for this request now.");
-    default:
-        return refuse_internal(r, e);
-    }
-}
-
 static int submit(struct run *run, struct refusal *r)
 {
     struct gen_prompt *prompts = calloc((size_t)run->n_choices, sizeof *prompts);
@@ -152,7 +118,7 @@ static int submit(struct run *run, struct refusal *r)
 
     if (!prompts) {
         err_nomem(&e);
-        return refuse_submit(run->s, &e, r);
+        return gen_refuse_submit(run->s, &e, r);
     }
     for (int i = 0; i < run->n_choices; i++) {
         const struct token_list *list = &run->prompts[prompt_of(run, i)].list;
@@ -163,7 +129,7 @@ static int submit(struct run *run, struct refusal *r)
     fill_spec(run, prompts, &spec);
     run->gen = engine_submit(run->s->engine, &spec, &e);
     free(prompts);
-    return run->gen ? 0 : refuse_submit(run->s, &e, r);
+    return run->gen ? 0 : gen_refuse_submit(run->s, &e, r);
 }
 
 /* ---- events ---- */
@@ -237,38 +203,6 @@ static void on_token(struct run *run, const struct gen_event *ev)
         gen_cut_sequence(run->gen, ev->sequence);
 }
 
-/* What ends a request early, as the refusal that the client sees. */
-static int refuse_outcome(enum gen_event_kind kind, struct refusal *r)
-{
-    static const struct {
-        enum gen_event_kind kind;
-        enum refusal_code code;
-        int retry_after_s;
-        const char *message;
-    } outcomes[] = {
-        {GEN_TORN, REFUSAL_V1_WEIGHTS_TORN, 0,
-         "The weights in memory are torn. Load a checkpoint or a model with POST "
-         "/api/weights/load."},
-        {GEN_HOLD_TIMEOUT, REFUSAL_V1_MODEL_BUSY, 5,
-         "The weights were held for too long; the request was not started."},
-        {GEN_CANCELLED, REFUSAL_V1_MODEL_BUSY, 0, "The request was cancelled."},
-        {GEN_NO_MEMORY, REFUSAL_V1_INSUFFICIENT_MEMORY, 0,
-         "The cache of the model cannot hold this request."},
-        {GEN_NON_FINITE, REFUSAL_V1_NON_FINITE_LOGITS, 0,
-         "The model's output holds values that are not finite."},
-        {GEN_NO_MODEL, REFUSAL_V1_MODEL_NOT_LOADED, 0, "No model is loaded."},
-        {GEN_STOPPED, REFUSAL_V1_MODEL_BUSY, 0, "The server is stopping."},
-    };
-
-    for (size_t i = 0; i < sizeof outcomes / sizeof *outcomes; i++)
-        if (outcomes[i].kind == kind) {
-            refuse(r, outcomes[i].code, "%s", outcomes[i].message);
-            r->retry_after_s = outcomes[i].retry_after_s;
-            return -1;
-        }
-    return refuse(r, REFUSAL_V1_SERVER_ERROR, "The request ended in a way nobody knows.");
-}
-
 enum next { NEXT_EVENT, NEXT_DONE, NEXT_AGAIN, NEXT_REFUSED };
 
 static enum next handle(struct run *run, const struct gen_event *ev, struct refusal *r)
@@ -296,7 +230,7 @@ static enum next handle(struct run *run, const struct gen_event *ev, struct refu
     case GEN_RESOLVE_AGAIN:
         return NEXT_AGAIN;
     default:
-        refuse_outcome(ev->kind, r);
+        gen_refuse_outcome(ev->kind, r);
         return NEXT_REFUSED;
     }
 }
@@ -361,7 +295,7 @@ static int prepare(struct run *run, struct refusal *r)
         free(run->choices);
         run->choices = NULL;
         err_nomem(&e);
-        return refuse_submit(run->s, &e, r);
+        return gen_refuse_submit(run->s, &e, r);
     }
     for (int i = 0; i < run->n_choices; i++)
         choice_init(&run->choices[i], i, run->job, run->sink, run->pin.image->files->tokenizer);
