@@ -42,14 +42,30 @@ static void add_headers(struct http_call *call)
         add(call, "Connection", "close");
 }
 
+static int build_from_file(struct http_call *call)
+{
+    struct http_resp *r = &call->resp;
+
+    call->answer = MHD_create_response_from_fd64(r->file_bytes, r->file);
+    if (!call->answer)
+        return -1;
+    call->answer_bytes = r->file_bytes;
+    r->file = -1; /* the response closes it */
+    add_headers(call);
+    return 0;
+}
+
 int answer_build(struct http_call *call)
 {
     struct buf *body = &call->resp.body;
-    size_t len = body->failed ? 0 : body->len;
-    char *bytes = body->failed ? NULL : buf_take(body);
+    size_t len = body->len;
+    char *bytes;
 
+    if (call->resp.file >= 0)
+        return build_from_file(call);
     if (body->failed)
         return -1;
+    bytes = buf_take(body);
     call->answer = MHD_create_response_from_buffer(len, bytes, MHD_RESPMEM_MUST_FREE);
     if (!call->answer) {
         free(bytes);

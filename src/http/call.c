@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -52,8 +53,9 @@ struct http_call *call_new(struct http_server *s, const char *uri)
     atomic_init(&call->refs, 1);
     call->srv = s;
     call->resp.status = 200;
+    call->resp.file = -1;
     call->req.method = call->req.body = "";
-    body_init(&call->body, &s->budget);
+    body_init(&call->body, s ? &s->budget : NULL);
     if (split_uri(call, uri) < 0) {
         call_unref(call);
         return NULL;
@@ -71,6 +73,8 @@ void call_unref(struct http_call *call)
     if (atomic_fetch_sub(&call->refs, 1) != 1)
         return;
     body_release(&call->body);
+    if (call->resp.file >= 0)
+        close(call->resp.file);
     buf_release(&call->resp.body);
     buf_release(&call->stream.waiting);
     arena_release(&call->arena);
@@ -160,7 +164,7 @@ static void format_client(struct http_call *call)
 }
 
 /* ENV-11: the caller's id when it is well-formed, else one of ours. */
-static void choose_request_id(struct http_call *call)
+void call_choose_id(struct http_call *call)
 {
     static const char ok[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     const char *given = http_req_header(&call->req, "X-Request-ID");
@@ -186,6 +190,6 @@ int call_read_head(struct http_call *call, const char *method)
     if (!call->req.method || copy_headers(call) < 0)
         return -1;
     format_client(call);
-    choose_request_id(call);
+    call_choose_id(call);
     return 0;
 }

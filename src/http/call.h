@@ -48,6 +48,8 @@ struct http_resp {
     struct http_field *headers; /* array and strings in the call's arena */
     int n_headers;
     struct buf body;
+    int file; /* instead of the body; owned, -1: none */
+    size_t file_bytes;
     const char *content_type;
     bool close; /* the connection ends after this answer */
 };
@@ -84,7 +86,8 @@ struct http_call {
 };
 
 /* call.c */
-struct http_call *call_new(struct http_server *s, const char *uri); /* NULL: out of memory */
+/* NULL: out of memory. `s` NULL: a request without a connection (local.c). */
+struct http_call *call_new(struct http_server *s, const char *uri);
 void call_ref(struct http_call *call);
 void call_unref(struct http_call *call);
 void call_set_gone(struct http_call *call); /* any thread; once */
@@ -92,6 +95,7 @@ struct http_call *call_of_req(struct http_req *req);
 struct http_call *call_of_resp(struct http_resp *r);
 struct http_call *call_of_stream(struct http_stream *s);
 int call_read_head(struct http_call *call, const char *method); /* -1: out of memory */
+void call_choose_id(struct http_call *call);                    /* fills req.request_id */
 
 /* exchange.c: what the library calls. */
 enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *c, const char *url,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "http/call.h"
@@ -68,6 +69,15 @@ void http_resp_text(struct http_resp *r, const char *content_type, const char *t
     http_resp_body(r, content_type, &b);
 }
 
+void http_resp_file(struct http_resp *r, const char *content_type, int fd, size_t bytes)
+{
+    r->content_type = arena_strdup(&call_of_resp(r)->arena, content_type, strlen(content_type));
+    if (r->file >= 0)
+        close(r->file);
+    r->file = fd;
+    r->file_bytes = bytes;
+}
+
 /* ---- streams ---- */
 
 struct http_stream *http_stream_begin(struct http_resp *r, const char *content_type)
@@ -77,6 +87,10 @@ struct http_stream *http_stream_begin(struct http_resp *r, const char *content_t
 
     r->content_type = arena_strdup(&call->arena, content_type, strlen(content_type));
     call_ref(call);
+    if (!call->srv) {
+        s->begun = s->dropped = true;
+        return s;
+    }
     atomic_fetch_add(&call->srv->running, 1);
     pthread_mutex_lock(&call->lock);
     s->begun = true;
@@ -129,7 +143,8 @@ void http_stream_end(struct http_stream *s)
     unpark(call);
     pthread_mutex_unlock(&call->lock);
     call_unref(call);
-    atomic_fetch_sub(&srv->running, 1);
+    if (srv)
+        atomic_fetch_sub(&srv->running, 1);
 }
 
 void stream_drop(struct http_call *call)

@@ -23,6 +23,10 @@ void http_resp_headerf(struct http_resp *r, const char *name, const char *fmt, .
 void http_resp_body(struct http_resp *r, const char *content_type, struct buf *body);
 void http_resp_text(struct http_resp *r, const char *content_type, const char *text); /* copied */
 
+/* The first `bytes` of an open regular file are the body, sent as the client takes them. fd is
+ * consumed. */
+void http_resp_file(struct http_resp *r, const char *content_type, int fd, size_t bytes);
+
 /* Status and headers leave now, the body is what is written until http_stream_end. Never NULL; when
  * memory is short the stream is one whose client has left. */
 struct http_stream *http_stream_begin(struct http_resp *r, const char *content_type);
