@@ -2,9 +2,10 @@
  *
  * A directory as PEFT writes it: adapter_config.json and adapter_model.safetensors (F32, F16 or
  * BF16; never pickle). Matrices are f32 in memory: A [r,in], B [out,r], for linear layers of the
- * decoder. s = scale * lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora; rank_pattern and
- * alpha_pattern may give a module its own (the first key that matches the end of its path).
- * lora_dropout does not act. Docs: docs/api/adapters.md.
+ * decoder and for lm_head (with a tied embedding: its output side only). s = scale * lora_alpha /
+ * r, or lora_alpha / sqrt(r) with use_rslora; rank_pattern and alpha_pattern may give a module its
+ * own (the first key that matches the end of its path). lora_dropout does not act. Docs:
+ * docs/api/adapters.md.
  *
  * Whatever would change the arithmetic and is not computed here (DoRA, biases, whole saved modules,
  * ...) is refused, and so is a key that fits no module: an adapter is never applied in part.
@@ -58,8 +59,19 @@ struct adapter {
     int n_layers;
     int n_modules;
     struct lora *loras; /* [n_layers][PROJECTIONS] */
+    struct lora head;   /* lm_head */
     float *memory;
 };
+
+/* All places for matrices, numbered: the layers' in order, then lm_head. */
+static inline int adapter_slots(int n_layers)
+{
+    return n_layers * PROJECTIONS + 1;
+}
+static inline struct lora *adapter_slot(struct adapter *a, int slot)
+{
+    return slot < a->n_layers * PROJECTIONS ? &a->loras[slot] : &a->head;
+}
 
 /* Why a directory is no adapter for a model. */
 enum adapter_fault {

@@ -1,0 +1,59 @@
+/* train/loss.h - the losses of the training API: from log-probabilities to a number and
+ * its derivative by each log-probability.
+ *
+ * cross_entropy, importance_sampling, truncated_importance_sampling, ppo_clip (ppo), cispo, dro,
+ * grpo, surrogate, forward_logprob. Pure functions, no state, any thread. Formulas and defaults:
+ * docs/api/weaver.md, "Losses". Every sum runs in row order in double. */
+#ifndef TRAIN_LOSS_H
+#define TRAIN_LOSS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+enum loss_kind {
+    LOSS_CROSS_ENTROPY,
+    LOSS_IMPORTANCE_SAMPLING,
+    LOSS_TRUNCATED_IMPORTANCE_SAMPLING,
+    LOSS_PPO_CLIP,
+    LOSS_CISPO,
+    LOSS_DRO,
+    LOSS_GRPO,
+    LOSS_SURROGATE,
+    LOSS_FORWARD_LOGPROB,
+    LOSS_KINDS,
+};
+
+struct loss_config {
+    enum loss_kind kind;
+    bool sum;        /* reduction "sum"; else the mean over the weights of the call */
+    float low, high; /* clip bounds on the ratio itself: 0.8, 1.2 */
+    float cap;       /* 2.0 */
+    float beta;      /* 0.05 */
+};
+struct loss_config loss_defaults(enum loss_kind kind);
+/* Kind by any of its public names ("ppo" is ppo_clip); -1: unknown. */
+int loss_by_name(const char *name);
+const char *const *loss_names(void);      /* NULL-terminated, every name that loss_by_name knows */
+bool loss_needs_old(enum loss_kind kind); /* reads old_logprobs and advantages */
+
+/* One datum. Vectors are [n]; a NULL vector means 1 (weights, mask) and is an error where the loss
+ * needs it. A target of -100 has weight 0. */
+struct loss_datum {
+    int n;
+    const int32_t *targets;
+    const float *weights, *mask, *old_logprobs, *advantages, *surrogate;
+};
+
+struct loss_result {
+    double loss, sum, weight_sum; /* the scalar differentiated, before dividing, and the divisor */
+    double ratio, approx_kl, clip_frac; /* policy losses: means over the weights */
+    int64_t tokens;                     /* positions with weight != 0 */
+};
+
+/* logprobs: all datums one after the other. elementwise (weight x loss of the token) and coef
+ * (dL/dlogprob) likewise; coef may be NULL (forward only). */
+void loss_run(const struct loss_config *c, const struct loss_datum *data, int n_data,
+              const float *logprobs, float *elementwise, float *coef, struct loss_result *out);
+#endif
