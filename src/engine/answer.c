@@ -9,7 +9,7 @@
 #include "model/kv_cache.h"
 
 static void tell_token(struct sequence *s, enum gen_event_kind kind, int32_t token,
-                       const struct logits_row *row, float logit)
+                       const struct logits_row *row, float logit, const struct sample_drawn *drawn)
 {
     struct gen_top top[GEN_TOP_MAX];
     struct gen_event ev = {.kind = kind, .sequence = s->index, .token = token, .top = top};
@@ -20,6 +20,11 @@ static void tell_token(struct sequence *s, enum gen_event_kind kind, int32_t tok
         ev.n_top = row->n_top;
         for (int i = 0; i < row->n_top; i++)
             top[i] = (struct gen_top){row->top[i].token, logits_logprob(row, row->top[i].logit)};
+    }
+    if (drawn) {
+        ev.drawn_logprob = drawn->logprob;
+        ev.drawn = drawn->allowed;
+        ev.n_drawn = drawn->n_allowed;
     }
     gen_emit(s->gen, &ev);
 }
@@ -65,7 +70,7 @@ static void accept_token(struct batch *b, const struct pick *p)
         g->outcome = GEN_NO_MEMORY;
         return;
     }
-    tell_token(s, GEN_TOKEN, p->token, p->row, p->logit);
+    tell_token(s, GEN_TOKEN, p->token, p->row, p->logit, g->spec.tell_drawn ? &p->drawn : NULL);
     if (is_stop(&g->spec, p->token))
         batch_end_sequence(b, s, GEN_STOP_ID);
     else if (atomic_load_explicit(&s->cut, memory_order_relaxed))
@@ -80,12 +85,12 @@ static void tell_scores(struct step *st, const struct part *p, struct sequence *
     const struct sequence *s = p->sequence;
 
     if (p->pos0 == 0)
-        tell_token(to, GEN_PROMPT_TOKEN, s->tokens[0], NULL, 0);
+        tell_token(to, GEN_PROMPT_TOKEN, s->tokens[0], NULL, 0, NULL);
     for (int i = 0; i < p->n_select; i++) {
         const struct logits_row *row = &st->rows[p->first_select + i];
 
         if (row->target >= 0)
-            tell_token(to, GEN_PROMPT_TOKEN, row->target, row, row->target_logit);
+            tell_token(to, GEN_PROMPT_TOKEN, row->target, row, row->target_logit, NULL);
     }
 }
 
@@ -153,6 +158,8 @@ static void accept_picks(struct step *st, const struct part *p)
     for (int i = 0; i < p->n_picks && g->outcome == GEN_DONE; i++) {
         if (picks[i].token < 0)
             g->outcome = GEN_NON_FINITE;
+        else if (picks[i].drawn.n_allowed < 0)
+            g->outcome = GEN_NO_MEMORY;
         else
             accept_token(st->batch, &picks[i]);
     }
@@ -187,6 +194,8 @@ void step_answer(struct step *st)
 {
     for (int i = 0; i < st->n_parts; i++)
         answer_part(st, &st->parts[i]);
+    for (int i = 0; i < st->n_picks; i++)
+        free(st->picks[i].drawn.allowed);
 }
 
 void step_fail(struct step *st)

@@ -51,7 +51,7 @@ int batch_images(const struct batch *b, const struct image *except)
 
         while (first->image != g->image)
             first = first->next;
-        n += first == g && g->image != except;
+        n += first == g && g->image != except && !g->spec.image;
     }
     return n;
 }
@@ -242,7 +242,7 @@ enum batch_answer batch_take(struct batch *b, struct gen *g)
     g->admitted_at = clock_mono_ns();
     b->n_running++;
     start_pending(b, g); /* before the first step, so that choices share their prompt */
-    engine_note_running(b->engine, b->n_running, batch_images(b, b->engine->resident));
+    engine_note_running(b->engine);
     return BATCH_TAKEN;
 }
 
@@ -305,7 +305,7 @@ static void end_request(struct batch *b, struct gen **at)
     adapter_unref(g->adapter);
     served_unref(g->served);
     engine_note_slot(en, clock_ms_since(g->admitted_at));
-    engine_note_running(en, b->n_running, batch_images(b, en->resident));
+    engine_note_running(en);
     gen_emit(g, &(struct gen_event){.kind = g->outcome});
     gen_free(g);
 }

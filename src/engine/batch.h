@@ -35,7 +35,7 @@ struct batch {
 struct batch *batch_new(struct engine *en, struct err *e);
 void batch_free(struct batch *b); /* NULL is allowed; no request is running */
 
-/* Different images that running requests hold, `except` not counted. */
+/* Earlier residents that running requests hold, `except` not counted. */
 int batch_images(const struct batch *b, const struct image *except);
 
 enum batch_answer {

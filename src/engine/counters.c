@@ -4,8 +4,10 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/engine_impl.h"
+#include "engine/gen.h"
 #include "engine/image_bank.h"
 #include "engine/runner.h"
 #include "model/kv_cache.h"
@@ -74,11 +76,17 @@ void engine_note_step(struct engine *en, int prompt_rows, int generated)
     pthread_mutex_unlock(&en->lock);
 }
 
-void engine_note_running(struct engine *en, int n_running, int n_old_images)
+void engine_note_running(struct engine *en)
 {
+    const struct batch *b = en->batch;
     size_t used = kv_bytes_used(en);
+    int n_old_images = batch_images(b, en->resident);
+    int n_running = 0;
 
+    for (const struct gen *g = b->running; g; g = g->next)
+        n_running += !g->spec.image;
     pthread_mutex_lock(&en->lock);
+    en->n_slots = b->n_running;
     en->n_running = n_running;
     en->n_old_images = n_old_images;
     en->kv_used = used;
@@ -116,7 +124,7 @@ void engine_get_stats(struct engine *en, struct engine_stats *out)
 {
     pthread_mutex_lock(&en->lock);
     *out = (struct engine_stats){
-        .running = en->n_running,
+        .running = en->n_slots,
         .waiting = en->n_waiting,
         .max_running = en->config.max_running,
         .max_waiting = en->config.max_waiting,

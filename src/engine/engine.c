@@ -273,7 +273,7 @@ void engine_set_resident(struct engine *en, struct image *im, struct served *s)
     en->resident = im;
     en->served = s;
     pthread_mutex_unlock(&en->lock);
-    engine_note_running(en, en->batch->n_running, batch_images(en->batch, im));
+    engine_note_running(en);
     runner_put(en, old_runner);
     image_unref(old);
     served_unref(old_served);
@@ -349,7 +349,7 @@ struct image *engine_peek_image(struct engine *en)
 
 struct gen *engine_submit(struct engine *en, const struct gen_spec *spec, struct err *e)
 {
-    struct image *im = engine_peek_image(en);
+    struct image *im = spec->image ? image_ref(spec->image) : engine_peek_image(en);
     struct gen *g = gen_new(en, spec, e);
 
     if (!g)

@@ -8,7 +8,7 @@
  * Admission: a request waits until a slot is free and the gate is open, then pins the resident
  * image and the served record of that moment (its weight epoch) until it ends. If the load counter
  * changed since the request was resolved (spec->load_counter), it ends with GEN_RESOLVE_AGAIN
- * before it starts. */
+ * before it starts. A request that brings its own image (spec->image) only waits for a slot. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -73,13 +73,13 @@ enum engine_gate {
     GATE_REFUSE, /* torn: waiting requests end with GEN_TORN at once, and so does every newcomer */
 };
 void engine_set_gate(struct engine *en, enum engine_gate g);
-int engine_running(struct engine *en); /* requests that hold a slot */
+int engine_running(struct engine *en); /* requests on the resident's images that hold a slot */
 int engine_waiting(struct engine *en); /* waiting or held */
 /* Images of earlier residents that running requests still hold. */
 int engine_old_images(struct engine *en);
 
 /* ---- any thread ---- */
-/* Waits until no request holds a slot (the gate is GATE_HOLD). false: timeout. */
+/* Waits until engine_running is 0 (the gate is GATE_HOLD). false: timeout. */
 bool engine_wait_drained(struct engine *en, int64_t timeout_ms);
 /* Waits until at most `n` old images are alive. */
 bool engine_wait_images(struct engine *en, int n, int64_t timeout_ms);
@@ -90,7 +90,8 @@ struct served *engine_peek_served(struct engine *en);
 struct image *engine_peek_image(struct engine *en);
 
 struct engine_stats {
-    int running, waiting, max_running, max_waiting;
+    int running, waiting, /* running: requests that hold a slot, on whatever image */
+        max_running, max_waiting;
     double median_slot_ms; /* of the last 50 requests; < 0 below 3 samples */
     uint64_t prompt_tokens, generated_tokens, steps;
     size_t kv_bytes, kv_used;
@@ -99,7 +100,7 @@ struct engine_stats {
 void engine_get_stats(struct engine *en, struct engine_stats *out);
 
 /* ---- generation ---- */
-enum { GEN_TOP_MAX = 20, GEN_STOP_IDS_MAX = 32 };
+enum { GEN_TOP_MAX = 128, GEN_STOP_IDS_MAX = 32 };
 
 struct gen_bias {
     int32_t token;
@@ -153,7 +154,11 @@ struct gen_event {
     const float *vector;       /* GEN_VECTOR: [n_vector], borrowed during the call */
     int n_vector;              /* the model's hidden size */
     enum gen_reason reason;
-    struct served *served; /* GEN_ADMITTED: borrowed */
+    /* GEN_TOKEN with spec->tell_drawn: the distribution that the token was drawn from */
+    float drawn_logprob;
+    const int32_t *drawn;  /* borrowed during the call: the ids that could be drawn, rising */
+    int n_drawn;           /* 0: the whole vocabulary */
+    struct served *served; /* GEN_ADMITTED: borrowed; NULL when spec->image is set */
     struct image *image;   /* GEN_ADMITTED: borrowed */
 };
 
@@ -185,7 +190,13 @@ struct gen_spec {
     bool prompt_logprobs;     /* GEN_PROMPT_TOKEN events, top_logprobs alternatives each */
     enum gen_pooling pooling; /* GEN_VECTOR for each prompt; then max_tokens is 0 and nothing is
                                  scored */
+    bool tell_drawn;          /* GEN_TOKEN tells the distribution drawn from */
     uint64_t load_counter;
+    /* Weights to run on instead of the resident, and the adapter beside them: counted by the
+     * request. Then gate, load counter and the resident's own adapter do not matter. NULL: the
+     * resident. */
+    struct image *image;
+    struct adapter *adapter;
     gen_event_fn *on_event; /* engine thread */
     void *arg;
 };

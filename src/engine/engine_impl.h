@@ -43,7 +43,8 @@ struct engine {
     struct call *calls; /* oldest first */
     struct gen *queue;  /* waiting requests, oldest first */
     int n_waiting;
-    int n_running;
+    int n_slots;   /* requests that hold one */
+    int n_running; /* those of them that read the resident, or an earlier one */
     int n_old_images;
     enum engine_gate gate;
     struct image *resident;  /* counted */
@@ -71,6 +72,6 @@ void engine_poke(struct engine *en);
 size_t engine_kv_budget(struct engine *en);
 /* Counts what the batch has done, wakes who waits for it. Engine thread. */
 void engine_note_step(struct engine *en, int prompt_rows, int generated);
-void engine_note_running(struct engine *en, int n_running, int n_old_images);
+void engine_note_running(struct engine *en);
 void engine_note_slot(struct engine *en, double ms);
 #endif

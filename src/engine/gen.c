@@ -8,6 +8,7 @@
 #include "engine/image.h"
 #include "engine/runner.h"
 #include "engine/served.h"
+#include "model/adapter.h"
 #include "model/config.h"
 #include "model/kv_cache.h"
 
@@ -127,6 +128,15 @@ static void set_up_sequence(struct gen *g, int i, const struct gen_spec *spec)
     };
 }
 
+static void hold_weights(struct gen *g)
+{
+    struct gen_spec *s = &g->spec;
+
+    s->adapter = s->image && s->adapter ? adapter_ref(s->adapter) : NULL;
+    if (s->image)
+        image_ref(s->image);
+}
+
 struct gen *gen_new(struct engine *en, const struct gen_spec *spec, struct err *e)
 {
     if (check_shape(spec, e) < 0)
@@ -140,6 +150,7 @@ struct gen *gen_new(struct engine *en, const struct gen_spec *spec, struct err *
     atomic_init(&g->refs, 1);
     g->engine = en;
     g->spec = *spec;
+    hold_weights(g);
     g->outcome = GEN_DONE;
     g->n_sequences = g->n_open = spec->n_prompts;
     g->sequences = calloc((size_t)spec->n_prompts, sizeof *g->sequences);
@@ -180,6 +191,8 @@ void gen_free(struct gen *g)
 {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
+    image_unref(g->spec.image);
+    adapter_unref(g->spec.adapter);
     free(g->sequences);
     free(g->tokens);
     free(g->allowed);

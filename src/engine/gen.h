@@ -54,7 +54,8 @@ struct gen {
     struct gen *next; /* in the queue or in the batch */
     atomic_bool cancelled;
 
-    struct gen_spec spec; /* prompts, bias and allowed of the caller are not used after gen_new */
+    struct gen_spec spec; /* prompts, bias and allowed of the caller are not used after gen_new;
+                             image and adapter are counted */
     struct sequence *sequences;
     int n_sequences;
     int n_started;               /* sequences [0, n_started) are not SEQ_PENDING */

@@ -14,7 +14,7 @@
 /* Slots that are free at once are not waited for; a gate that holds leaves none. */
 static bool is_full(const struct engine *en)
 {
-    int slots = en->gate == GATE_OPEN ? en->config.max_running - en->n_running : 0;
+    int slots = en->gate == GATE_OPEN ? en->config.max_running - en->n_slots : 0;
 
     return en->n_waiting >= en->config.max_waiting + slots;
 }
@@ -54,6 +54,8 @@ static enum gen_event_kind verdict(const struct engine *en, struct gen *g, int64
 {
     if (atomic_load_explicit(&g->cancelled, memory_order_relaxed))
         return GEN_CANCELLED;
+    if (g->spec.image)
+        return GEN_DONE;
     if (en->gate == GATE_REFUSE)
         return GEN_TORN;
     if (en->gate == GATE_OPEN)
@@ -84,13 +86,18 @@ static struct gen *unlink_ended(struct engine *en, enum gen_event_kind *why)
     return g;
 }
 
-static struct gen *unlink_first(struct engine *en)
+/* The oldest request that the gate lets through; any: whatever the gate says. */
+static struct gen *unlink_first(struct engine *en, bool any)
 {
+    struct gen **at = &en->queue;
+
     pthread_mutex_lock(&en->lock);
-    struct gen *g = en->queue;
+    while (*at && !any && en->gate != GATE_OPEN && !(*at)->spec.image)
+        at = &(*at)->next;
+    struct gen *g = *at;
 
     if (g) {
-        en->queue = g->next;
+        *at = g->next;
         en->n_waiting--;
     }
     pthread_mutex_unlock(&en->lock);
@@ -121,13 +128,33 @@ static enum gen_event_kind check_resident(struct engine *en, const struct gen *g
     return en->resident_runner ? GEN_DONE : GEN_NO_MEMORY;
 }
 
-static void pin(struct engine *en, struct gen *g)
+/* The same for a request with an image of its own. */
+static enum gen_event_kind pin_own(struct engine *en, struct gen *g)
 {
+    struct err e = {0};
+
+    g->runner = runner_get(en, &g->spec.image->model->config, &e);
+    if (!g->runner)
+        return GEN_NO_MEMORY;
+    g->image = image_ref(g->spec.image);
+    g->adapter = g->spec.adapter ? adapter_ref(g->spec.adapter) : NULL;
+    return GEN_DONE;
+}
+
+static enum gen_event_kind pin(struct engine *en, struct gen *g)
+{
+    if (g->spec.image)
+        return pin_own(en, g);
+    enum gen_event_kind why = check_resident(en, g);
+
+    if (why != GEN_DONE)
+        return why;
     g->runner = en->resident_runner;
     g->runner->users++;
     g->image = image_ref(en->resident);
     g->adapter = en->adapter ? adapter_ref(en->adapter) : NULL;
     g->served = served_ref(en->served);
+    return GEN_DONE;
 }
 
 static void unpin(struct engine *en, struct gen *g)
@@ -145,13 +172,12 @@ static void unpin(struct engine *en, struct gen *g)
 /* False: it has to wait, and everybody behind it. */
 static bool admit(struct engine *en, struct gen *g)
 {
-    enum gen_event_kind why = check_resident(en, g);
+    enum gen_event_kind why = pin(en, g);
 
     if (why != GEN_DONE) {
         end_waiting(g, why);
         return true;
     }
-    pin(en, g);
     switch (batch_take(en->batch, g)) {
     case BATCH_TAKEN:
         gen_emit(g,
@@ -176,8 +202,8 @@ void queue_serve(struct engine *en)
 
     while ((g = unlink_ended(en, &why)) != NULL)
         end_waiting(g, why);
-    while (en->gate == GATE_OPEN && !en->batch->starved &&
-           en->batch->n_running < en->config.max_running && (g = unlink_first(en)) != NULL)
+    while (!en->batch->starved && en->batch->n_running < en->config.max_running &&
+           (g = unlink_first(en, false)) != NULL)
         if (!admit(en, g))
             return;
 }
@@ -201,6 +227,6 @@ void queue_end_all(struct engine *en, enum gen_event_kind why)
 {
     struct gen *g;
 
-    while ((g = unlink_first(en)) != NULL)
+    while ((g = unlink_first(en, true)) != NULL)
         end_waiting(g, why);
 }

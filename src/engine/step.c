@@ -41,6 +41,19 @@ static void copy_rows(struct step *st)
     }
 }
 
+/* The maximum was drawn, and nothing else could be. */
+static void tell_argmax(struct pick *p)
+{
+    struct sample_drawn *d = &p->drawn;
+
+    if (!p->sequence->gen->spec.tell_drawn)
+        return;
+    d->allowed = malloc(sizeof *d->allowed);
+    d->n_allowed = d->allowed ? 1 : -1;
+    if (d->allowed)
+        d->allowed[0] = p->token;
+}
+
 static void pick_one(void *arg, int item, int worker)
 {
     struct step *st = arg;
@@ -51,13 +64,18 @@ static void pick_one(void *arg, int item, int worker)
 
     p->token = p->row->argmax;
     p->logit = p->row->max;
-    if (!p->row->finite || !p->full)
+    if (!p->row->finite)
         return;
+    if (!p->full) {
+        tell_argmax(p);
+        return;
+    }
     bool told = s->gen->spec.top_logprobs >= 0; /* then the logit matters, before it is changed */
 
     if (told)
         memcpy(copy, p->full, (size_t)vocab * sizeof *copy);
     p->token = sample_pick(&s->params, p->full, vocab, &s->history, s->n_prompt + s->n_new,
+                           s->gen->spec.tell_drawn ? &p->drawn : NULL,
                            runner_sample_scratch(st->runner, worker));
     if (told && p->token >= 0)
         p->logit = copy[p->token];

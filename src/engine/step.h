@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/runner.h"
+#include "generate/sampler.h"
 #include "model/forward.h"
 #include "model/logits.h"
 
@@ -32,6 +33,7 @@ struct pick {
     float *full;            /* its own copy of the row's logits; NULL: the maximum is the token */
     int32_t token;          /* -1: none is possible */
     float logit;            /* of the token, before bias and penalties */
+    struct sample_drawn drawn; /* spec->tell_drawn: what it was drawn from; freed by step_answer */
 };
 
 struct step {

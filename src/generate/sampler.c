@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -173,6 +174,43 @@ static double weight(float y)
 
 /* ---- the whole distribution ---- */
 
+static int by_token(const void *a, const void *b)
+{
+    int32_t x = ((const struct candidate *)a)->token, y = ((const struct candidate *)b)->token;
+
+    return (x > y) - (x < y);
+}
+
+/* The first n candidates (in any order; they are sorted here) share `mass`; `weight` is that of the
+ * token drawn. */
+static void tell_drawn(struct sample_drawn *d, struct candidate *c, int n, double weight,
+                       double mass)
+{
+    if (!d)
+        return;
+    d->logprob = (float)log(weight / mass);
+    d->n_allowed = n;
+    d->allowed = n > 0 ? malloc((size_t)n * sizeof *d->allowed) : NULL;
+    if (n > 0 && !d->allowed) {
+        d->n_allowed = -1;
+        return;
+    }
+    qsort(c, (size_t)n, sizeof *c, by_token);
+    for (int i = 0; i < n; i++)
+        d->allowed[i] = c[i].token;
+}
+
+/* The same when nothing was cut off: the ids are the request's own, or the vocabulary. */
+static void tell_all(struct sample_drawn *d, const struct sample_params *p, struct work *w,
+                     int32_t token)
+{
+    int n = p->allowed ? p->n_allowed : 0;
+
+    for (int i = 0; i < n; i++)
+        w->cand[i] = (struct candidate){.token = p->allowed[i]};
+    tell_drawn(d, w->cand, n, weight(w->y[token]), w->total);
+}
+
 static int32_t draw_from_all(const struct work *w, int vocab, double u, int32_t best)
 {
     double left = u * w->total;
@@ -305,7 +343,7 @@ static int select_kept(struct candidate *c, int n, struct quota q)
 }
 
 static int32_t draw_from_some(const struct work *w, const struct sample_params *p, int vocab,
-                              double u)
+                              double u, struct sample_drawn *drawn)
 {
     struct quota q = {
         .count = p->top_k > 0 && p->top_k < vocab ? p->top_k : vocab,
@@ -318,17 +356,20 @@ static int32_t draw_from_some(const struct work *w, const struct sample_params *
         w->cand[i].weight = weight(w->cand[i].y);
         mass += w->cand[i].weight;
     }
-    left = u * mass;
-    for (int i = 0; i < kept - 1; i++) {
-        left -= w->cand[i].weight;
-        if (left < 0)
-            return w->cand[i].token;
-    }
-    return w->cand[kept - 1].token;
+    int at = 0;
+
+    left = u * mass - w->cand[0].weight;
+    while (at < kept - 1 && left >= 0)
+        left -= w->cand[++at].weight;
+    int32_t token = w->cand[at].token;
+
+    tell_drawn(drawn, w->cand, kept, w->cand[at].weight, mass);
+    return token;
 }
 
 int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
-                    const struct sample_history *h, int64_t position, void *scratch)
+                    const struct sample_history *h, int64_t position, struct sample_drawn *drawn,
+                    void *scratch)
 {
     struct work w = {.block_sum = scratch};
     float max;
@@ -338,11 +379,21 @@ int32_t sample_pick(const struct sample_params *p, const float *logits, int voca
     w.cand = (struct candidate *)(w.block_sum + n_blocks(vocab));
     w.y = (float *)(w.cand + vocab);
     best = adjust_logits(p, logits, vocab, h, &w, &max);
-    if (best < 0 || p->temperature == 0)
+    if (best < 0)
         return best;
+    if (p->temperature == 0) {
+        w.cand[0] = (struct candidate){.token = best};
+        tell_drawn(drawn, w.cand, 1, 1, 1);
+        return best;
+    }
     scale(p, vocab, max, &w);
     u = rng_unit(p->seed, p->sample_index, (uint64_t)position, 0);
-    if ((p->top_k <= 0 || p->top_k >= vocab) && p->top_p >= 1 && p->min_p <= 0)
-        return draw_from_all(&w, vocab, u, best);
-    return draw_from_some(&w, p, vocab, u);
+    if ((p->top_k <= 0 || p->top_k >= vocab) && p->top_p >= 1 && p->min_p <= 0) {
+        int32_t token = draw_from_all(&w, vocab, u, best);
+
+        if (drawn)
+            tell_all(drawn, p, &w, token);
+        return token;
+    }
+    return draw_from_some(&w, p, vocab, u, drawn);
 }

@@ -56,11 +56,19 @@ bool sample_is_argmax(const struct sample_params *p);
 /* Refuses NaN and values outside the ranges above: ERR_ARG with the field's name. */
 int sample_params_check(const struct sample_params *p, int vocab, struct err *e);
 
+/* What a token was drawn from, for those who ask. */
+struct sample_drawn {
+    float logprob;    /* natural log of its probability in the distribution drawn from */
+    int32_t *allowed; /* the ids that could be drawn, rising; the caller frees it */
+    int n_allowed;    /* 0: the whole vocabulary; -1: there was no memory for the ids */
+};
+
 /* Bytes of scratch sample_pick needs, own to the calling thread, aligned for double. */
 size_t sample_scratch_bytes(int vocab);
 /* The token. logits [vocab] are read only. `position` is that of the new token in its sequence. h
  * may be NULL when no history is needed. -1: no token is possible (a NaN or +inf among the logits,
- * or everything forbidden). */
+ * or everything forbidden). drawn: NULL, or filled in. */
 int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
-                    const struct sample_history *h, int64_t position, void *scratch);
+                    const struct sample_history *h, int64_t position, struct sample_drawn *drawn,
+                    void *scratch);
 #endif

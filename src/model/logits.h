@@ -4,7 +4,8 @@
  * per row the maximum, the sum of exp, the logit of a given target and the k best entries. Blocks
  * are combined in rising order, so the bits do not depend on threads or batch. Sampler, scoring and
  * prompt log-probabilities all use this routine: log p(t) = x[t] - max - log(sum), logits_logprob.
- * Rows that are sampled also get their logits in full. Same thread rule as forward_run; nothing is
+ * Rows that are sampled also get their logits in full. A row's adapter adds its update of lm_head,
+ * y = (W x) + s (B (A x)), to each block. Same thread rule as forward_run; nothing is
  * allocated by logits_run. */
 #ifndef MODEL_LOGITS_H
 #define MODEL_LOGITS_H
@@ -12,12 +13,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct adapter;
 struct err;
 struct forward;
 struct logits;
 struct model;
 
-enum { LOGITS_TOP_MAX = 20 };
+enum { LOGITS_TOP_MAX = 128 };
 
 struct logits_top {
     int32_t token;
@@ -26,9 +28,10 @@ struct logits_top {
 
 struct logits_row {
     /* asked for */
-    int32_t target; /* token whose logit is wanted, or -1 */
-    int n_top;      /* 0 .. LOGITS_TOP_MAX best entries */
-    float *full;    /* [vocab], caller's; NULL: not wanted */
+    int32_t target;                /* token whose logit is wanted, or -1 */
+    int n_top;                     /* 0 .. LOGITS_TOP_MAX best entries */
+    float *full;                   /* [vocab], caller's; NULL: not wanted */
+    const struct adapter *adapter; /* of the row: its lm_head counts; or NULL */
     /* answered */
     bool finite;    /* no NaN and no +inf among the logits, and a finite maximum */
     int32_t argmax; /* first index of the maximum */

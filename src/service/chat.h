@@ -79,6 +79,8 @@ struct chat_job {
                    over `allowed` */
 };
 
+enum { CHAT_TOP_MAX = 20 }; /* alternatives of one token */
+
 /* One token of a choice: of the echoed prompt or generated. */
 struct chat_token {
     int32_t id;
@@ -86,7 +88,7 @@ struct chat_token {
     bool has_logprob;
     float logprob;
     int n_top;
-    struct gen_top top[GEN_TOP_MAX];
+    struct gen_top top[CHAT_TOP_MAX];
     int64_t text_offset; /* characters of the choice's text before it */
 };
 

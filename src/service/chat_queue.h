@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "engine/engine.h"
+#include "service/chat.h"
 
 struct image;
 struct served;
@@ -17,7 +18,7 @@ struct served;
 struct chat_event {
     struct gen_event
         ev; /* top points to `top`; served and image of GEN_ADMITTED are counted for the taker */
-    struct gen_top top[GEN_TOP_MAX];
+    struct gen_top top[CHAT_TOP_MAX];
 };
 
 struct chat_queue {

@@ -43,7 +43,7 @@ static void check_job(const struct ask *a)
     CHECK(job->n_conversations + job->n_prompts >= 1);
     CHECK(job->temperature >= 0 && job->temperature <= 2 && job->top_p >= 0 && job->top_p <= 1);
     CHECK(job->max_tokens >= -1 && job->n_stops <= STOP_STRINGS_MAX);
-    CHECK(job->top_logprobs >= -1 && job->top_logprobs <= GEN_TOP_MAX);
+    CHECK(job->top_logprobs >= -1 && job->top_logprobs <= CHAT_TOP_MAX);
     for (int i = 0; i < job->n_stops; i++)
         CHECK(job->stops[i].len >= 1 && job->stops[i].len <= STOP_BYTES_MAX);
 }

@@ -112,7 +112,7 @@ static inline void hear(void *arg, const struct gen_event *ev)
     switch (ev->kind) {
     case GEN_ADMITTED:
         h->admitted = true;
-        snprintf(h->name, sizeof h->name, "%s", ev->served->name);
+        snprintf(h->name, sizeof h->name, "%s", ev->served ? ev->served->name : "");
         h->epoch = ev->image->epoch;
         break;
     case GEN_PROMPT_KNOWN:

@@ -154,6 +154,48 @@ static void the_first_swap_keeps_the_old_memory_as_the_spare(void **state)
     engine_stop(en);
 }
 
+static void a_request_with_its_own_image_runs_on_it_whatever_becomes_of_the_resident(void **state)
+{
+    int32_t ids[PROMPT];
+    struct gen_prompt p = make_prompt(ids);
+    struct heard *own = answer_of(other_weights, &p), *resident = answer_of(base_weights, &p);
+    struct engine *en = start_engine(2, 8, 8, 0);
+    struct gen_spec spec = plain_spec(&p, 1, TOKENS), mine = spec;
+    struct image *im = other_weights(en);
+
+    (void)state;
+    mine.image = im;
+    mine.load_counter = 77; /* of no resident */
+    struct heard *alone = submit(en, mine);
+
+    heard_end(alone, GEN_DONE);
+    make_resident(en, base_weights(en), "m", 1);
+    struct heard *beside = submit(en, mine), *usual = submit(en, spec);
+
+    heard_wait(beside, heard_has_tokens, 3);
+    set_gate(en, GATE_HOLD);
+    struct heard *held = submit(en, mine);
+
+    assert_true(engine_wait_drained(en, 10000)); /* the own image holds nobody up */
+    heard_end(held, GEN_DONE);
+    set_gate(en, GATE_REFUSE);
+    struct heard *torn = submit(en, mine), *refused = submit(en, spec);
+
+    heard_end(torn, GEN_DONE);
+    heard_end(refused, GEN_TORN);
+    heard_end(beside, GEN_DONE);
+    heard_end(usual, GEN_DONE);
+    assert_true(same_answer(alone, own, 0) && same_answer(beside, own, 0));
+    assert_true(same_answer(held, own, 0) && same_answer(torn, own, 0));
+    assert_true(same_answer(usual, resident, 0));
+    struct heard *all[] = {own, resident, alone, beside, usual, held, torn, refused};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        heard_free(all[i]);
+    image_unref(im);
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +203,7 @@ int main(void)
         cmocka_unit_test(a_model_of_another_shape_runs_beside_the_old_one),
         cmocka_unit_test(a_rename_concerns_requests_that_are_admitted_later),
         cmocka_unit_test(the_first_swap_keeps_the_old_memory_as_the_spare),
+        cmocka_unit_test(a_request_with_its_own_image_runs_on_it_whatever_becomes_of_the_resident),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

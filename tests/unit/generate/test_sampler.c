@@ -22,7 +22,7 @@ static int32_t pick_at(const struct sample_params *p, const float *logits, int v
     int32_t token;
 
     assert_non_null(scratch);
-    token = sample_pick(p, logits, vocab, h, position, scratch);
+    token = sample_pick(p, logits, vocab, h, position, NULL, scratch);
     free(scratch);
     return token;
 }
@@ -367,6 +367,45 @@ static void values_that_are_no_numbers_are_refused_by_name(void **state)
     assert_int_equal(sample_params_check(&p, 10, &e), 0);
 }
 
+static struct sample_drawn drawn_from(const struct sample_params *p, const float *logits, int vocab,
+                                      int32_t *token)
+{
+    void *scratch = malloc(sample_scratch_bytes(vocab));
+    struct sample_drawn d = {0};
+
+    assert_non_null(scratch);
+    *token = sample_pick(p, logits, vocab, NULL, 0, &d, scratch);
+    assert_int_equal(*token, pick(p, logits, vocab)); /* asking changes nothing */
+    free(scratch);
+    return d;
+}
+
+static void the_distribution_drawn_from_is_told_with_its_ids_and_the_token_s_share(void **state)
+{
+    const float logits[] = {logit_of(0.1), logit_of(0.4), logit_of(0.2), logit_of(0.3)};
+    const double share[] = {0, 0.4 / 0.7, 0, 0.3 / 0.7};
+    struct sample_params p = plain;
+    int32_t token;
+
+    (void)state;
+    p.top_k = 2;
+    struct sample_drawn d = drawn_from(&p, logits, 4, &token);
+
+    assert_int_equal(d.n_allowed, 2);
+    assert_true(d.allowed[0] == 1 && d.allowed[1] == 3);
+    assert_float_equal(d.logprob, log(share[token]), 1e-5);
+    free(d.allowed);
+    d = drawn_from(&plain, logits, 4, &token);
+    assert_true(d.n_allowed == 0 && !d.allowed);
+    assert_float_equal(d.logprob, logits[token], 1e-5);
+    p.temperature = 0;
+    d = drawn_from(&p, logits, 4, &token);
+    assert_int_equal(d.n_allowed, 1);
+    assert_int_equal(d.allowed[0], 1);
+    assert_float_equal(d.logprob, 0, 0);
+    free(d.allowed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -386,6 +425,7 @@ int main(void)
         cmocka_unit_test(bias_and_allowed_ids_steer_the_choice),
         cmocka_unit_test(nothing_is_picked_from_broken_or_forbidden_logits),
         cmocka_unit_test(values_that_are_no_numbers_are_refused_by_name),
+        cmocka_unit_test(the_distribution_drawn_from_is_told_with_its_ids_and_the_token_s_share),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
