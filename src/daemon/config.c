@@ -92,6 +92,18 @@ static const struct var vars[] = {
     INT_VAR("LEASE_HOLDER_MAX_CHARS", lease_holder_max_chars, 1, 4096),
     INT_VAR("LEASE_REASON_MAX_CHARS", lease_reason_max_chars, 1, 4096),
     INT_VAR("LEASE_ENDED_MEMORY", lease_ended_memory, 1, 65536),
+    PATH_VAR("BATCH_FILES_DIR", batch_files_dir),
+    INT_VAR("BATCH_MAX_ROWS", batch_max_rows, 1, 1e7),
+    LONG_VAR("BATCH_MAX_FILE_BYTES", batch_max_file_bytes, 1, 1LL << 40),
+    LONG_VAR("BATCH_MAX_LINE_BYTES", batch_max_line_bytes, 64, 1 << 30),
+    INT_VAR("BATCH_CHUNK_ROWS", batch_chunk_rows, 1, 256),
+    INT_VAR("BATCH_MAX_COMPLETION_WINDOW_HOURS", batch_max_window_h, 1, 8760),
+    INT_VAR("BATCH_FILE_RETENTION_DAYS", batch_retention_days, 1, 3650),
+    INT_VAR("BATCH_LEASE_TTL_S", batch_lease_ttl_s, 1, 86400),
+    REAL_VAR("BATCH_WAIT_POLL_S", batch_wait_poll_s, 0),
+    INT_VAR("BATCH_ERRORS_SHOWN", batch_errors_shown, 1, 100000),
+    REAL_VAR("BATCH_RETENTION_INTERVAL_S", batch_retention_interval_s, 0),
+    BOOL_VAR("BATCH_PACK_DEFAULT", batch_pack_default),
     CHOICE_VAR("CAIRN_NUMERICS", fast_numerics, "exact|fast"),
     INT_VAR("CAIRN_THREADS", threads, 0, 4096),
     LONG_VAR("CAIRN_KV_MB", kv_mb, 0, 1e9),
@@ -133,6 +145,16 @@ static const struct settings defaults = {
     .lease_holder_max_chars = 128,
     .lease_reason_max_chars = 512,
     .lease_ended_memory = 64,
+    .batch_max_rows = 50000,
+    .batch_max_file_bytes = 200 << 20,
+    .batch_max_line_bytes = 1 << 20,
+    .batch_chunk_rows = 8,
+    .batch_max_window_h = 168,
+    .batch_retention_days = 30,
+    .batch_lease_ttl_s = 900,
+    .batch_wait_poll_s = 10,
+    .batch_errors_shown = 100,
+    .batch_retention_interval_s = 3600,
     .kernels = "",
     .ignored_fields_max_bytes = 1024,
     .retry_queue_default_s = 5,
@@ -392,9 +414,22 @@ static bool is_loopback(const char *host)
     return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
 
+static int default_batch_dir(struct config *c, struct err *e)
+{
+    struct buf b = {0};
+
+    if (c->settings.batch_files_dir)
+        return 0;
+    buf_printf(&b, "%s/batch_files", c->settings.state_dir);
+    c->settings.batch_files_dir = keep(c, &b, e);
+    return c->settings.batch_files_dir ? 0 : -1;
+}
+
 int config_directories(struct config *c, struct err *e)
 {
-    return default_state_dir(c, e) < 0 ? -1 : default_checkpoint_dir(c, e);
+    if (default_state_dir(c, e) < 0 || default_checkpoint_dir(c, e) < 0)
+        return -1;
+    return default_batch_dir(c, e);
 }
 
 int config_check(struct config *c, struct err *e)

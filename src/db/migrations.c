@@ -29,7 +29,66 @@ static const char models_1[] =
     ");"
     "CREATE UNIQUE INDEX models_repo ON models (repo_id, quantization) WHERE repo_id IS NOT NULL;";
 
-static const char *const steps[] = {models_1};
+/* Times are whole Unix seconds. A deleted or expired file keeps its row for a while, so that its
+ * users learn what became of it. */
+static const char batches_2[] =
+    "CREATE TABLE files ("
+    "  seq INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  id TEXT NOT NULL UNIQUE,"
+    "  purpose TEXT NOT NULL CHECK (purpose IN ('batch', 'batch_output')),"
+    "  filename TEXT NOT NULL,"
+    "  bytes INTEGER NOT NULL,"
+    "  sha256 TEXT,"
+    "  status TEXT NOT NULL CHECK (status IN ('processed', 'error', 'deleted', 'expired')),"
+    "  created_s INTEGER NOT NULL,"
+    "  expires_s INTEGER NOT NULL,"
+    "  ended_s INTEGER"
+    ");"
+    "CREATE TABLE batches ("
+    "  seq INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "  id TEXT NOT NULL UNIQUE,"
+    "  status TEXT NOT NULL CHECK (status IN ('validating', 'in_progress', 'finalizing',"
+    "    'cancelling', 'completed', 'failed', 'expired', 'cancelled')),"
+    "  endpoint TEXT NOT NULL,"
+    "  input_file_id TEXT NOT NULL,"
+    "  window_hours INTEGER NOT NULL,"
+    "  metadata TEXT,"
+    "  pack INTEGER NOT NULL CHECK (pack IN (0, 1)),"
+    "  output_expires_s INTEGER,"
+    "  model TEXT,"
+    "  model_row INTEGER,"
+    "  load_counter INTEGER,"
+    "  boot TEXT," /* of the process that the load counter belongs to */
+    "  errors TEXT,"
+    "  output_file_id TEXT NOT NULL,"
+    "  error_file_id TEXT NOT NULL,"
+    "  created_s INTEGER NOT NULL,"
+    "  in_progress_s INTEGER,"
+    "  expires_s INTEGER NOT NULL,"
+    "  finalizing_s INTEGER,"
+    "  completed_s INTEGER,"
+    "  failed_s INTEGER,"
+    "  expired_s INTEGER,"
+    "  cancelling_s INTEGER,"
+    "  cancelled_s INTEGER,"
+    "  total INTEGER NOT NULL DEFAULT 0,"
+    "  completed INTEGER NOT NULL DEFAULT 0,"
+    "  failed INTEGER NOT NULL DEFAULT 0,"
+    "  next_offset INTEGER NOT NULL DEFAULT 0," /* first line without a recorded result */
+    "  next_line INTEGER NOT NULL DEFAULT 1,"
+    "  output_bytes INTEGER NOT NULL DEFAULT 0," /* recorded part of the two result files */
+    "  error_bytes INTEGER NOT NULL DEFAULT 0"
+    ");"
+    "CREATE INDEX batches_open ON batches (seq) WHERE status IN ('validating', 'in_progress',"
+    "  'finalizing', 'cancelling');"
+    "CREATE TABLE batch_bad_lines ("
+    "  batch INTEGER NOT NULL REFERENCES batches (seq) ON DELETE CASCADE,"
+    "  line INTEGER NOT NULL,"
+    "  text TEXT NOT NULL," /* the line of the error file */
+    "  PRIMARY KEY (batch, line)"
+    ") WITHOUT ROWID;";
+
+static const char *const steps[] = {models_1, batches_2};
 
 int db_migration_count(void)
 {

@@ -52,6 +52,15 @@ struct settings {
     int max_images;
     bool fast_numerics;  /* CAIRN_NUMERICS=fast */
     const char *kernels; /* CAIRN_KERNELS: "" the best of this CPU, else the name of a table */
+    /* files and batches */
+    const char *batch_files_dir;
+    int batch_max_rows;
+    int64_t batch_max_file_bytes, batch_max_line_bytes;
+    int batch_chunk_rows;
+    int batch_max_window_h, batch_retention_days;
+    int batch_lease_ttl_s, batch_errors_shown;
+    double batch_wait_poll_s, batch_retention_interval_s;
+    bool batch_pack_default;
     /* answers */
     int ignored_fields_max_bytes;
     int retry_queue_default_s, retry_queue_max_s, retry_load_s, retry_unload_s, retry_not_loaded_s;
