@@ -28,6 +28,7 @@
 #include "service/refusal.h"
 #include "service/service.h"
 #include "store/catalogue.h"
+#include "store/relink.h"
 #include "store/roots.h"
 #include "store/schema.h"
 #include "store/sweep.h"
@@ -73,6 +74,18 @@ static void log_lines(const char *event, const char *text)
     }
 }
 
+static int relink_runs(struct daemon *d, struct err *e)
+{
+    struct relink_report report;
+
+    if (relink_primary(d->roots, d->schema, &report, e) < 0)
+        return -1;
+    if (report.made || report.failed)
+        log_ev(report.failed ? LOG_WARNING : LOG_INFO, "checkpoint_relink",
+               "made=%d failed=%d cause=\"%s\"", report.made, report.failed, report.why);
+    return 0;
+}
+
 static int open_store(struct daemon *d, struct err *e)
 {
     struct sweep_report report = {0};
@@ -90,7 +103,7 @@ static int open_store(struct daemon *d, struct err *e)
     d->schema = schema_load(d->config.settings.schema_file, e);
     if (d->schema && schema_problem(d->schema))
         log_ev(LOG_ERROR, "schema_ownership", "problem=\"%s\"", schema_problem(d->schema));
-    return d->schema ? 0 : -1;
+    return d->schema ? relink_runs(d, e) : -1;
 }
 
 static int start_engine(struct daemon *d, struct err *e)

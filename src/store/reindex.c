@@ -1,15 +1,13 @@
 #include "store/reindex.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/fs.h"
 #include "store/catalogue.h"
+#include "store/listing.h"
 #include "store/manifest.h"
 #include "store/name.h"
 #include "store/reader.h"
@@ -26,81 +24,6 @@ const char *reindex_outcome_name(enum reindex_outcome o)
     };
 
     return names[o];
-}
-
-/* ---- names in a directory ---- */
-
-struct names {
-    char **at;
-    size_t n, cap;
-};
-
-static void names_release(struct names *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        free(l->at[i]);
-    free(l->at);
-}
-
-static int names_add(struct names *l, const char *name, struct err *e)
-{
-    size_t cap = l->cap ? l->cap * 2 : 64;
-    char **grown = l->n < l->cap ? l->at : reallocarray(l->at, cap, sizeof *grown);
-
-    if (!grown)
-        return err_nomem(e);
-    if (l->n == l->cap)
-        l->cap = cap;
-    l->at = grown;
-    l->at[l->n] = strdup(name);
-    return l->at[l->n] ? (l->n++, 0) : err_nomem(e);
-}
-
-static bool is_run(const char *name)
-{
-    return name[0] != '.' && ckpt_run_id_may_load(name, strlen(name));
-}
-
-static bool is_step(const char *name)
-{
-    int64_t step;
-
-    return ckpt_step_dir_parse(name, &step);
-}
-
-/* Steps by number, what has no number by bytes. */
-static int compare(const void *a, const void *b)
-{
-    const char *x = *(char *const *)a, *y = *(char *const *)b;
-    int64_t m, n;
-
-    if (ckpt_step_dir_parse(x, &m) && ckpt_step_dir_parse(y, &n))
-        return m < n ? -1 : m > n;
-    return strcmp(x, y);
-}
-
-/* Consumes fd. */
-static int list(int fd, bool (*wanted)(const char *name), struct names *out, struct err *e)
-{
-    DIR *d = fdopendir(fd);
-    struct dirent *entry;
-    int rc = 0;
-
-    if (!d) {
-        err_io(e, "list a directory");
-        fs_close(fd);
-        return -1;
-    }
-    rewinddir(d); /* a duplicate of the root's handle shares its position */
-    while (rc == 0 && (errno = 0, entry = readdir(d)))
-        if (wanted(entry->d_name))
-            rc = names_add(out, entry->d_name, e);
-    if (rc == 0 && errno)
-        rc = err_io(e, "list a directory");
-    closedir(d);
-    if (out->n)
-        qsort(out->at, out->n, sizeof *out->at, compare);
-    return rc;
 }
 
 /* ---- one checkpoint ---- */
@@ -219,7 +142,7 @@ static int take_step(struct walk *w, const char *step_dir, struct err *e)
 
 static int take_run(struct walk *w, struct err *e)
 {
-    struct names steps = {0};
+    struct listing steps = {0};
     struct err why = {0};
     int rc = 0;
     int fd =
@@ -227,35 +150,33 @@ static int take_run(struct walk *w, struct err *e)
 
     if (fd < 0)
         return 0; /* a file, or a link that leads out: no run */
-    rc = list(fd, is_step, &steps, e);
+    rc = listing_steps(fd, &steps, e);
     for (size_t i = 0; rc == 0 && i < steps.n; i++)
         rc = take_step(w, steps.at[i], e);
-    names_release(&steps);
+    listing_release(&steps);
+    fs_close(fd);
     return rc;
 }
 
 static int take_root(struct walk *w, struct err *e)
 {
-    struct names runs = {0};
+    struct listing runs = {0};
     struct err why = {0};
     int rc = 0;
-    int again;
 
     w->root_fd = roots_dir(w->req->roots, w->root, &why);
     if (w->root_fd < 0 && why.code == ERR_NOT_FOUND && w->root != ROOTS_PRIMARY)
         return 0; /* a read root that is not there now */
-    again = w->root_fd < 0 ? -1 : fcntl(w->root_fd, F_DUPFD_CLOEXEC, 0);
-    if (again < 0) {
-        fs_close(w->root_fd);
+    if (w->root_fd < 0) {
         *e = why;
-        return why.code ? -1 : err_io(e, "list a checkpoint root");
+        return -1;
     }
-    rc = list(again, is_run, &runs, e);
+    rc = listing_runs(w->root_fd, &runs, e);
     for (size_t i = 0; rc == 0 && i < runs.n; i++) {
         w->run_id = runs.at[i];
         rc = take_run(w, e);
     }
-    names_release(&runs);
+    listing_release(&runs);
     fs_close(w->root_fd);
     return rc;
 }

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "store/listing.h"
 #include "store/roots.h"
 
 static const char temporary[] = ".tmp-";
@@ -18,22 +19,6 @@ static void note(struct sweep_report *out, const struct err *why)
 {
     if (out->failed++ == 0)
         snprintf(out->why, sizeof out->why, "%s", why->msg);
-}
-
-/* A run directory: not a link, not hidden, on the root's own file system. -1: none. */
-static int open_run(int root_fd, const char *name, dev_t mount)
-{
-    struct stat st;
-    int fd;
-
-    if (name[0] == '.')
-        return -1;
-    fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && (fstat(fd, &st) < 0 || st.st_dev != mount)) {
-        close(fd);
-        return -1;
-    }
-    return fd;
 }
 
 static void sweep_entry(int run_fd, const char *name, struct sweep_report *out)
@@ -67,7 +52,7 @@ static void sweep_dirs(DIR *root, dev_t mount, struct sweep_report *out)
     struct dirent *entry;
 
     while ((entry = readdir(root))) {
-        int run_fd = open_run(dirfd(root), entry->d_name, mount);
+        int run_fd = listing_open_own_run(dirfd(root), entry->d_name, mount);
 
         if (run_fd < 0)
             continue;
