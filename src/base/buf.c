@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PRINTF_FIRST = 32 }; /* room made before it is known how long the text is */
+
 char *buf_reserve(struct buf *b, size_t n)
 {
     size_t need, cap = b->cap ? b->cap : 64;
@@ -55,24 +57,26 @@ void buf_add_char(struct buf *b, char c)
 
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
+    char *to = buf_reserve(b, PRINTF_FIRST);
+    size_t room = to ? b->cap - b->len : 0;
     va_list ap;
-    char *to;
     int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(NULL, 0, fmt, ap);
+    n = vsnprintf(to, room, fmt, ap);
     va_end(ap);
-    if (n < 0) {
-        b->failed = true;
-        return;
+    if (n >= 0 && (size_t)n >= room) {
+        to = buf_reserve(b, (size_t)n);
+        if (!to)
+            return;
+        va_start(ap, fmt);
+        vsnprintf(to, (size_t)n + 1, fmt, ap);
+        va_end(ap);
     }
-    to = buf_reserve(b, (size_t)n);
-    if (!to)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(to, (size_t)n + 1, fmt, ap);
-    va_end(ap);
-    b->len += (size_t)n;
+    if (n < 0)
+        b->failed = true;
+    else
+        b->len += (size_t)n;
 }
 
 const char *buf_str(const struct buf *b)

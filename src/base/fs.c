@@ -46,6 +46,15 @@ int fs_open_beneath(int dir_fd, const char *path, int flags, mode_t mode, enum f
     return -1;
 }
 
+static int stat_regular(int fd, const char *path, struct stat *st, struct err *e)
+{
+    if (fstat(fd, st) < 0)
+        return err_io(e, "stat %s", path);
+    if (!S_ISREG(st->st_mode))
+        return err_set(e, ERR_FORMAT, "%s is not a regular file", path);
+    return 0;
+}
+
 int fs_open_regular(int dir_fd, const char *path, enum fs_links links, struct stat *st,
                     struct err *e)
 {
@@ -57,15 +66,8 @@ int fs_open_regular(int dir_fd, const char *path, enum fs_links links, struct st
             return err_set(e, ERR_FORMAT, "%s is not a regular file", path);
         return -1;
     }
-    if (!st)
-        st = &own;
-    if (fstat(fd, st) < 0) {
-        err_io(e, "stat %s", path);
-    } else if (!S_ISREG(st->st_mode)) {
-        err_set(e, ERR_FORMAT, "%s is not a regular file", path);
-    } else {
+    if (stat_regular(fd, path, st ? st : &own, e) == 0)
         return fd;
-    }
     fs_close(fd);
     return -1;
 }
@@ -134,35 +136,41 @@ int fs_create_file(int dir_fd, const char *name, const void *bytes, size_t n, mo
     return close(fd) == 0 ? 0 : err_io(e, "close %s", name);
 }
 
+static int read_sized(int fd, const char *name, size_t n, size_t max_bytes, struct buf *out,
+                      struct err *e)
+{
+    char *to;
+
+    if (n > max_bytes)
+        return err_set(e, ERR_SPACE, "%s has %zu bytes, of at most %zu", name, n, max_bytes);
+    to = buf_reserve(out, n);
+    if (!to)
+        return err_nomem(e);
+    if (fs_read_at(fd, to, n, 0, e) < 0)
+        return err_wrap(e, "%s", name);
+    out->len += n;
+    out->data[out->len] = 0;
+    return 0;
+}
+
+int fs_read_open(int fd, const char *name, size_t max_bytes, struct buf *out, struct err *e)
+{
+    struct stat st;
+
+    if (stat_regular(fd, name, &st, e) < 0)
+        return -1;
+    return read_sized(fd, name, (size_t)st.st_size, max_bytes, out, e);
+}
+
 int fs_read_file(int dir_fd, const char *name, enum fs_links links, size_t max_bytes,
                  struct buf *out, struct err *e)
 {
     struct stat st = {0};
-    char *to;
-    int rc = -1;
-    int fd = fs_open_regular(dir_fd, name, links, &st, e);
+    int rc, fd = fs_open_regular(dir_fd, name, links, &st, e);
 
     if (fd < 0)
         return -1;
-    if ((uint64_t)st.st_size > max_bytes) {
-        err_set(e, ERR_SPACE, "%s has %lld bytes, of at most %zu", name, (long long)st.st_size,
-                max_bytes);
-        goto done;
-    }
-    to = buf_reserve(out, (size_t)st.st_size);
-    if (!to) {
-        err_nomem(e);
-        goto done;
-    }
-    if (fs_read_at(fd, to, (size_t)st.st_size, 0, e) < 0) {
-        err_wrap(e, "%s", name);
-        goto done;
-    }
-    out->len += (size_t)st.st_size;
-    out->data[out->len] = 0;
-    rc = 0;
-
-done:
+    rc = read_sized(fd, name, (size_t)st.st_size, max_bytes, out, e);
     fs_close(fd);
     return rc;
 }

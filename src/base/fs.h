@@ -40,9 +40,11 @@ int fs_read_at(int fd, void *to, size_t n, int64_t offset, struct err *e);
 /* A new file with these bytes (O_EXCL: an existing entry is ERR_CONFLICT). Not synced. */
 int fs_create_file(int dir_fd, const char *name, const void *bytes, size_t n, mode_t mode,
                    struct err *e);
-/* The whole regular file appended to *out; ERR_SPACE and nothing read when it is over max_bytes. */
+/* The whole regular file appended to *out; ERR_SPACE and nothing read when it is over max_bytes.
+ * fs_read_open: of a handle that was opened with O_NONBLOCK, so that no FIFO held it up. */
 int fs_read_file(int dir_fd, const char *name, enum fs_links links, size_t max_bytes,
                  struct buf *out, struct err *e);
+int fs_read_open(int fd, const char *name, size_t max_bytes, struct buf *out, struct err *e);
 
 /* mkdir -p; what is there already is left as it is. */
 int fs_make_dirs(const char *path, mode_t mode, struct err *e);

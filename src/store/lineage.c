@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/json.h"
 #include "base/sha256.h"
 #include "store/manifest.h"
@@ -126,15 +127,29 @@ static int break_of_fault(enum manifest_fault f)
     }
 }
 
+/* The manifest of the checkpoint `name`; where it does not open at once, the slower way that tells
+ * why. */
+static int find(const struct roots *r, const struct schema *s, const char *name,
+                struct resolved *at, struct manifest *m, struct err *e)
+{
+    int b, fd = resolve_open_file(r, name, strlen(name), MANIFEST_FILE, at);
+
+    if (fd >= 0) {
+        b = break_of_fault(manifest_read_open(fd, s, NULL, m, NULL, e));
+        fs_close(fd);
+        return b;
+    }
+    b = break_of_outcome(resolve_name(r, name, strlen(name), at, e));
+    return b == LINEAGE_COMPLETE ? break_of_fault(manifest_read(at->dir_fd, s, NULL, m, NULL, e))
+                                 : b;
+}
+
 /* Opens the checkpoint `name`; its manifest goes to *m, its place to *at (release both). */
 static int look(const struct roots *r, const struct schema *s, const char *name,
                 struct resolved *at, struct manifest *m, struct err *e)
 {
-    int b = break_of_outcome(resolve_name(r, name, strlen(name), at, e));
+    int b = find(r, s, name, at, m, e);
 
-    if (b != LINEAGE_COMPLETE)
-        return b;
-    b = break_of_fault(manifest_read(at->dir_fd, s, NULL, m, NULL, e));
     if (b == LINEAGE_COMPLETE && strcmp(m->name, name) != 0)
         return LINEAGE_NAME_MISMATCH;
     return b;
@@ -224,10 +239,20 @@ void lineage_end_release(struct lineage_end *end)
 
 /* ---- JSON ---- */
 
-/* "key":"value", with the comma that belongs before it. */
+/* "key":, with the comma that belongs before it. The text of a long chain is made of these: no
+ * format is read again and again. */
+static void write_key(struct buf *b, const char *key)
+{
+    if (b->data[b->len - 1] != '{')
+        buf_add_char(b, ',');
+    buf_add_char(b, '"');
+    buf_add_str(b, key);
+    buf_add_str(b, "\":");
+}
+
 static void write_member(struct buf *b, const char *key, const char *value)
 {
-    buf_printf(b, "%s\"%s\":", b->data[b->len - 1] == '{' ? "" : ",", key);
+    write_key(b, key);
     if (value)
         json_write_str(b, value, strlen(value));
     else
@@ -243,7 +268,8 @@ void lineage_write_entry(struct buf *b, const struct lineage_entry *entry)
         return;
     write_member(b, "name", m->name);
     write_member(b, "run_id", m->run_id);
-    buf_printf(b, ",\"step\":%" PRId64, m->step);
+    write_key(b, "step");
+    buf_printf(b, "%" PRId64, m->step);
     write_member(b, "path", entry->path);
     write_member(b, "root", entry->root);
     write_member(b, "manifest_sha256", m->sha256);

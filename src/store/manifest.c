@@ -255,26 +255,46 @@ enum manifest_fault manifest_parse(const char *text, size_t len, const struct sc
     return f;
 }
 
-enum manifest_fault manifest_read(int step_dir_fd, const struct schema *s,
-                                  const struct manifest_place *place, struct manifest *out,
-                                  json_t **errors, struct err *e)
+/* What reading the file came to: rc 0 with its bytes in `text` (released here), or -1 with *e. */
+static enum manifest_fault parse_read(int rc, struct buf *text, const struct schema *s,
+                                      const struct manifest_place *place, struct manifest *out,
+                                      json_t **errors, struct err *e)
 {
-    struct buf text = {0};
     enum manifest_fault f;
 
     *out = (struct manifest){0};
     if (errors)
         *errors = NULL;
-    if (fs_read_file(step_dir_fd, MANIFEST_FILE, FS_LINKS_NONE, MANIFEST_MAX_BYTES, &text, e) == 0)
-        f = manifest_parse(buf_str(&text), text.len, s, place, out, errors, e);
+    if (rc == 0)
+        f = manifest_parse(buf_str(text), text->len, s, place, out, errors, e);
     else if (e->code == ERR_NOT_FOUND)
         f = MANIFEST_MISSING;
     else if (e->code == ERR_SPACE)
         f = MANIFEST_TOO_LARGE;
     else
         f = e->code == ERR_NOMEM ? MANIFEST_FAILED : MANIFEST_UNREADABLE;
-    buf_release(&text);
+    buf_release(text);
     return f;
+}
+
+enum manifest_fault manifest_read(int step_dir_fd, const struct schema *s,
+                                  const struct manifest_place *place, struct manifest *out,
+                                  json_t **errors, struct err *e)
+{
+    struct buf text = {0};
+    int rc = fs_read_file(step_dir_fd, MANIFEST_FILE, FS_LINKS_NONE, MANIFEST_MAX_BYTES, &text, e);
+
+    return parse_read(rc, &text, s, place, out, errors, e);
+}
+
+enum manifest_fault manifest_read_open(int fd, const struct schema *s,
+                                       const struct manifest_place *place, struct manifest *out,
+                                       json_t **errors, struct err *e)
+{
+    struct buf text = {0};
+    int rc = fs_read_open(fd, MANIFEST_FILE, MANIFEST_MAX_BYTES, &text, e);
+
+    return parse_read(rc, &text, s, place, out, errors, e);
 }
 
 void manifest_release(struct manifest *m)

@@ -76,7 +76,10 @@ struct manifest_place {
 enum manifest_fault manifest_read(int step_dir_fd, const struct schema *s,
                                   const struct manifest_place *place, struct manifest *out,
                                   json_t **errors, struct err *e);
-/* The same for bytes in memory. */
+/* The same for a file that is open already, and for bytes in memory. */
+enum manifest_fault manifest_read_open(int fd, const struct schema *s,
+                                       const struct manifest_place *place, struct manifest *out,
+                                       json_t **errors, struct err *e);
 enum manifest_fault manifest_parse(const char *text, size_t len, const struct schema *s,
                                    const struct manifest_place *place, struct manifest *out,
                                    json_t **errors, struct err *e);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,19 +131,43 @@ static enum resolve_outcome open_by_run(const struct roots *r, bool latest, stru
     return o;
 }
 
-enum resolve_outcome resolve_name(const struct roots *r, const char *text, size_t len,
-                                  struct resolved *out, struct err *e)
+static enum resolve_outcome parse_name(const char *text, size_t len, struct resolved *out)
 {
     struct ckpt_name name;
 
     start(out);
     if (!ckpt_name_parse(text, len, &name))
-        return out->outcome = RESOLVE_BAD_NAME;
+        return RESOLVE_BAD_NAME;
     memcpy(out->run_id, name.run_id, sizeof out->run_id);
     out->step = name.step;
     out->base_len = name.base_len;
     ckpt_path(out->searched, out->run_id, out->step);
-    return out->outcome = open_by_run(r, false, out, e);
+    return RESOLVE_OK;
+}
+
+enum resolve_outcome resolve_name(const struct roots *r, const char *text, size_t len,
+                                  struct resolved *out, struct err *e)
+{
+    out->outcome = parse_name(text, len, out);
+    if (out->outcome == RESOLVE_OK)
+        out->outcome = open_by_run(r, false, out, e);
+    return out->outcome;
+}
+
+int resolve_open_file(const struct roots *r, const char *text, size_t len, const char *file,
+                      struct resolved *out)
+{
+    char path[CKPT_PATH_MAX + NAME_MAX + 1];
+    struct err ignored = {0};
+
+    out->outcome = parse_name(text, len, out);
+    if (out->outcome != RESOLVE_OK || roots_count(r) != 1)
+        return -1;
+    out->root = ROOTS_PRIMARY;
+    memcpy(out->path, out->searched, sizeof out->path);
+    snprintf(path, sizeof path, "%s/%s", out->path, file);
+    return fs_open_beneath(roots_primary_fd(r), path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW,
+                           0, FS_LINKS_INSIDE, &ignored);
 }
 
 /* "<run_id>/<step dir>" or "<run_id>/latest": exactly two components. */

@@ -46,6 +46,13 @@ enum resolve_outcome resolve_path(const struct roots *r, const char *text, size_
                                   struct resolved *out, struct err *e);
 void resolved_release(struct resolved *r); /* closes dir_fd */
 
+/* For who needs one file of a step directory and nothing else of it: opens <step dir>/<file> for
+ * reading by a single call to the system, and fills root, run_id, step and path; dir_fd stays -1.
+ * The file itself is no link. -1: it did not open, or there are several roots, which all have to be
+ * looked at; resolve_name takes every case and tells why. */
+int resolve_open_file(const struct roots *r, const char *text, size_t len, const char *file,
+                      struct resolved *out);
+
 /* "outside_roots", "shape", "latest", "name_format"; NULL for the others. */
 const char *resolve_reason(enum resolve_outcome o);
 #endif

@@ -216,6 +216,11 @@ int roots_dir(const struct roots *r, int root, struct err *e)
     return fd >= 0 ? fd : err_io(e, "open checkpoint root %s", at->path);
 }
 
+int roots_primary_fd(const struct roots *r)
+{
+    return r->primary_fd;
+}
+
 /* Consumes fd. */
 static bool holds_something(int fd, const char *likely)
 {

@@ -33,6 +33,7 @@ const char *roots_real(const struct roots *r,
 
 /* A handle on the root, owned by the caller; ERR_NOT_FOUND when a read root is not there now. */
 int roots_dir(const struct roots *r, int root, struct err *e);
+int roots_primary_fd(const struct roots *r); /* borrowed: the handle that the roots keep */
 
 /* Bit i is set when root i holds the run: an entry <run_id> that is a directory, or a link to one
  * that stays beneath the root, with anything in it besides ".tmp-*". run_id has passed

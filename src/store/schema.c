@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "store/schema_impl.h"
+#include "store/schema_node.h"
 
 enum { SCHEMA_MAX_BYTES = 1 << 20 };
 
@@ -48,7 +49,9 @@ struct schema *schema_load(const char *external_path, struct err *e)
         return NULL;
     }
     s->root = json_parse((const char *)built_in, sizeof built_in, &why);
-    if (!s->root || schema_lint(s->root, &why) < 0)
+    if (s->root && schema_lint(s->root, &why) == 0)
+        s->node = schema_node_new(s->root, &why);
+    if (!s->node)
         set_problem(s, &why);
     else if (external_path && *external_path)
         compare_external(s, external_path);
@@ -59,6 +62,7 @@ void schema_free(struct schema *s)
 {
     if (!s)
         return;
+    schema_node_free(s->node);
     json_decref(s->root);
     free(s);
 }
@@ -70,15 +74,14 @@ const char *schema_problem(const struct schema *s)
 
 json_t *schema_server_fields(const struct schema *s, const json_t *value, struct err *e)
 {
-    const json_t *props = json_object_get(schema_follow(s->root, s->root), "properties");
     json_t *found = json_array();
     const char *key;
     json_t *member;
 
     json_object_foreach ((json_t *)(uintptr_t)value, key, member) {
-        const json_t *node = json_object_get(props, key);
+        const struct schema_member *m = s->node ? schema_member_find(s->node, key) : NULL;
 
-        if (node && schema_writer_of(node) == SCHEMA_BY_SERVER &&
+        if (m && m->writer == SCHEMA_BY_SERVER &&
             json_array_append_new(found, json_string(key)) < 0)
             goto fail;
     }

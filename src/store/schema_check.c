@@ -10,11 +10,11 @@
 #include "store/name.h"
 #include "store/schema.h"
 #include "store/schema_impl.h"
+#include "store/schema_node.h"
 
 enum { PARENT_MAX_CHARS = 512 };
 
 struct check {
-    const json_t *root; /* of the schema */
     enum schema_form form;
     struct buf path; /* "$.optimizer.state" */
     json_t *errors;
@@ -122,38 +122,31 @@ static void check_enum(struct check *c, const json_t *allowed, const json_t *v)
     json_t *item;
     size_t i;
 
-    json_array_foreach (allowed, i, item) {
-        if (json_equal(item, v)) {
-            buf_release(&list);
+    json_array_foreach (allowed, i, item)
+        if (json_equal(item, v))
             return;
-        }
+    json_array_foreach (allowed, i, item)
         buf_printf(&list, "%s%s", i ? ", " : "", json_string_value(item));
-    }
     report(c, "enum", NULL, "must be one of: %s", buf_str(&list));
     buf_release(&list);
 }
 
-static void check_text(struct check *c, const json_t *node, const json_t *v)
+static void check_text(struct check *c, const struct schema_node *n, const json_t *v)
 {
-    const char *pattern = json_string_value(json_object_get(node, "pattern"));
-
-    if (pattern && !schema_matches(pattern, v))
-        report(c, "pattern", NULL, "must match %s", pattern);
-    if (json_object_get(node, "format") &&
-        !schema_is_date_time(json_string_value(v), json_string_length(v)))
+    if (n->pattern && !schema_matches(n->regex, v))
+        report(c, "pattern", NULL, "must match %s", n->pattern);
+    if (n->date_time && !schema_is_date_time(json_string_value(v), json_string_length(v)))
         report(c, "format", NULL, "must be an RFC 3339 date-time");
 }
 
-static void check_bounds(struct check *c, const json_t *node, const json_t *v)
+static void check_bounds(struct check *c, const struct schema_node *n, const json_t *v)
 {
-    const json_t *low = json_object_get(node, "minimum");
-    const json_t *high = json_object_get(node, "maximum");
     double x = json_number_value(v);
 
-    if (low && x < json_number_value(low))
-        report(c, "minimum", NULL, "must be at least %g", json_number_value(low));
-    if (high && x > json_number_value(high))
-        report(c, "maximum", NULL, "must be at most %g", json_number_value(high));
+    if (n->low && x < json_number_value(n->low))
+        report(c, "minimum", NULL, "must be at least %g", json_number_value(n->low));
+    if (n->high && x > json_number_value(n->high))
+        report(c, "maximum", NULL, "must be at most %g", json_number_value(n->high));
 }
 
 /* ---- rules of this document type that the keywords cannot say ---- */
@@ -208,116 +201,95 @@ static void check_top_member(struct check *c, const char *key, const json_t *v)
 
 /* ---- objects ---- */
 
-static void check_node(struct check *c, const json_t *node, const json_t *v);
+static void check_node(struct check *c, const struct schema_node *n, const json_t *v);
 
-static bool caller_skips(const struct check *c, const json_t *node)
+static bool caller_skips(const struct check *c, const struct schema_member *m)
 {
-    return c->form == SCHEMA_CALLER && schema_writer_of(node) == SCHEMA_BY_SERVER;
+    return c->form == SCHEMA_CALLER && m && m->writer == SCHEMA_BY_SERVER;
 }
 
-static void check_members(struct check *c, const json_t *node, const json_t *v)
+static void check_members(struct check *c, const struct schema_node *n, const json_t *v)
 {
-    const json_t *props = json_object_get(node, "properties");
-    bool closed = json_is_false(json_object_get(node, "additionalProperties"));
     const char *key;
     json_t *member;
 
     json_object_foreach ((json_t *)(uintptr_t)v, key, member) {
-        const json_t *of = json_object_get(props, key);
+        const struct schema_member *of = schema_member_find(n, key);
         size_t before;
 
-        if (!of && closed) {
+        if (!of && n->closed) {
             report(c, "additionalProperties", key, "unknown key \"%s\"", key);
             continue;
         }
         if (!of || caller_skips(c, of))
             continue;
         before = enter(c, key);
-        check_node(c, of, member);
+        check_node(c, &of->node, member);
         if (before == 1)
             check_top_member(c, key, member);
         leave(c, before);
     }
 }
 
-static void check_required(struct check *c, const json_t *node, const json_t *v)
+static void check_required(struct check *c, const struct schema_node *n, const json_t *v)
 {
-    const json_t *props = json_object_get(node, "properties");
     json_t *key;
     size_t i;
 
-    json_array_foreach (json_object_get(node, "required"), i, key) {
+    json_array_foreach (n->required, i, key) {
         const char *name = json_string_value(key);
 
-        if (!json_object_get(v, name) && !caller_skips(c, json_object_get(props, name)))
+        if (!json_object_get(v, name) && !caller_skips(c, schema_member_find(n, name)))
             report(c, "required", name, "\"%s\" is missing", name);
     }
 }
 
 /* ---- one value ---- */
 
-static const char *type_of(const struct check *c, const json_t *node)
-{
-    const char *type = json_string_value(json_object_get(schema_follow(c->root, node), "type"));
-
-    return type ? type : "";
-}
-
 /* The branch whose type fits gives the errors, so that a wrong score is told as a wrong score. */
-static void check_any_of(struct check *c, const json_t *branches, const json_t *v)
+static void check_any_of(struct check *c, const struct schema_node *n, const json_t *v)
 {
     struct buf types = {0};
-    json_t *branch;
-    size_t i;
 
-    json_array_foreach (branches, i, branch) {
-        if (has_type(v, type_of(c, branch))) {
-            check_node(c, branch, v);
-            buf_release(&types);
+    for (size_t i = 0; i < n->n_branches; i++)
+        if (has_type(v, n->branches[i].type)) {
+            check_node(c, &n->branches[i], v);
             return;
         }
-        buf_printf(&types, "%s%s", i ? " or " : "", with_article(type_of(c, branch)));
-    }
+    for (size_t i = 0; i < n->n_branches; i++)
+        buf_printf(&types, "%s%s", i ? " or " : "", with_article(n->branches[i].type));
     report(c, "anyOf", NULL, "must be %s", buf_str(&types));
     buf_release(&types);
 }
 
-static void check_node(struct check *c, const json_t *node, const json_t *v)
+static void check_node(struct check *c, const struct schema_node *n, const json_t *v)
 {
-    const json_t *constant, *allowed, *branches;
-    const char *type;
-
-    node = schema_follow(c->root, node);
-    type = type_of(c, node);
-    branches = json_object_get(node, "anyOf");
-    if (branches) {
-        check_any_of(c, branches, v);
+    if (n->n_branches > 0) {
+        check_any_of(c, n, v);
         return;
     }
-    if (*type && !has_type(v, type)) {
-        report(c, "type", NULL, "must be %s", with_article(type));
+    if (*n->type && !has_type(v, n->type)) {
+        report(c, "type", NULL, "must be %s", with_article(n->type));
         return;
     }
-    constant = json_object_get(node, "const");
-    if (constant && !json_equal(constant, v))
-        report(c, "const", NULL, "must be \"%s\"", json_string_value(constant));
-    allowed = json_object_get(node, "enum");
-    if (allowed)
-        check_enum(c, allowed, v);
+    if (n->constant && !json_equal(n->constant, v))
+        report(c, "const", NULL, "must be \"%s\"", json_string_value(n->constant));
+    if (n->allowed)
+        check_enum(c, n->allowed, v);
     if (json_is_string(v))
-        check_text(c, node, v);
+        check_text(c, n, v);
     else if (json_is_number(v))
-        check_bounds(c, node, v);
+        check_bounds(c, n, v);
     else if (json_is_object(v)) {
-        check_members(c, node, v);
-        check_required(c, node, v);
+        check_members(c, n, v);
+        check_required(c, n, v);
     }
 }
 
 json_t *schema_check(const struct schema *s, const json_t *value, enum schema_form form,
                      struct err *e)
 {
-    struct check c = {.root = s->root, .form = form};
+    struct check c = {.form = form};
 
     if (schema_problem(s)) {
         err_set(e, ERR_FORMAT, "the manifest schema cannot be used: %s", schema_problem(s));
@@ -326,7 +298,7 @@ json_t *schema_check(const struct schema *s, const json_t *value, enum schema_fo
     c.errors = json_array();
     c.failed = !c.errors;
     buf_add_char(&c.path, '$');
-    check_node(&c, s->root, value);
+    check_node(&c, s->node, value);
     if (c.failed || c.path.failed) {
         err_nomem(e);
         json_decref(c.errors);

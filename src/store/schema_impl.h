@@ -7,10 +7,13 @@
 #include <stddef.h>
 
 struct err;
+struct schema_node;
+struct schema_pattern;
 
 struct schema {
-    json_t *root;      /* the built-in document; owned */
-    char problem[320]; /* "" while usable */
+    json_t *root;             /* the built-in document; owned */
+    struct schema_node *node; /* the same made ready (schema_node.h); NULL while unusable */
+    char problem[320];        /* "" while usable */
 };
 
 enum schema_writer { SCHEMA_BY_NOBODY, SCHEMA_BY_TRAINER, SCHEMA_BY_SERVER, SCHEMA_CONSTANT };
@@ -27,6 +30,9 @@ int schema_lint(const json_t *root, struct err *e);
 /* Both documents without what only explains: title, description, $schema, $id, default. */
 bool schema_same_facts(const json_t *a, const json_t *b);
 
-bool schema_is_date_time(const char *text, size_t len);        /* RFC 3339 */
-bool schema_matches(const char *pattern, const json_t *value); /* ECMA-style, found anywhere */
+bool schema_is_date_time(const char *text, size_t len); /* RFC 3339 */
+/* ECMA-style, found anywhere. NULL: it does not compile, or no memory. Read-only afterwards. */
+struct schema_pattern *schema_pattern_new(const char *pattern);
+void schema_pattern_free(struct schema_pattern *p); /* NULL is allowed */
+bool schema_matches(const struct schema_pattern *p, const json_t *value);
 #endif

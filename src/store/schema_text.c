@@ -1,6 +1,7 @@
 /* The two keywords about texts: format date-time, and pattern. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "store/schema_impl.h"
@@ -91,20 +92,43 @@ bool schema_is_date_time(const char *text, size_t len)
     return is_time(&at) && is_offset(&at) && *at == 0;
 }
 
-bool schema_matches(const char *pattern, const json_t *value)
+struct schema_pattern {
+    pcre2_code *code;
+};
+
+struct schema_pattern *schema_pattern_new(const char *pattern)
 {
+    struct schema_pattern *p = calloc(1, sizeof *p);
     int error;
     size_t where;
+
+    if (!p)
+        return NULL;
     /* DOLLAR_ENDONLY: as in ECMA, '$' is the very end, not a place before a last line break. */
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                                     PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &error, &where, NULL);
-    pcre2_match_data *data = code ? pcre2_match_data_create(1, NULL) : NULL;
+    p->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                            PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &error, &where, NULL);
+    if (p->code)
+        return p;
+    free(p);
+    return NULL;
+}
+
+void schema_pattern_free(struct schema_pattern *p)
+{
+    if (!p)
+        return;
+    pcre2_code_free(p->code);
+    free(p);
+}
+
+bool schema_matches(const struct schema_pattern *p, const json_t *value)
+{
+    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     int rc = -1;
 
     if (data)
-        rc = pcre2_match(code, (PCRE2_SPTR)json_string_value(value), json_string_length(value), 0,
-                         0, data, NULL);
+        rc = pcre2_match(p->code, (PCRE2_SPTR)json_string_value(value), json_string_length(value),
+                         0, 0, data, NULL);
     pcre2_match_data_free(data);
-    pcre2_code_free(code);
     return rc >= 0;
 }
