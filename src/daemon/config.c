@@ -87,6 +87,11 @@ static const struct var vars[] = {
     PATH_VAR("WEIGHTS_SCHEMA_FILE", schema_file),
     CHOICE_VAR("WEIGHTS_BARRIER", barrier, "all|single"),
     PATH_VAR("ADAPTER_DIR", adapter_dir),
+    PATH_VAR("WEAVER_CHECKPOINT_DIR", weaver_dir),
+    TEXT_VAR("PUBLIC_URL", public_url),
+    LONG_VAR("CAIRN_MAX_PACK_MB", max_pack_mb, 1, 8192),
+    LONG_VAR("CAIRN_MEMORY_MB", memory_mb, 0, 1e9),
+    CHOICE_VAR("CAIRN_TRAIN_FORWARD", master_forward, "rounded|master"),
     INT_VAR("LEASE_DEFAULT_TTL_SECONDS", lease_default_ttl_s, 1, 86400),
     INT_VAR("LEASE_MAX_TTL_SECONDS", lease_max_ttl_s, 1, 86400),
     INT_VAR("LEASE_HOLDER_MAX_CHARS", lease_holder_max_chars, 1, 4096),
@@ -140,6 +145,7 @@ static const struct settings defaults = {
     .shm_mode = 0600,
     .load_prefetch = true,
     .max_images = 3,
+    .max_pack_mb = 256,
     .lease_default_ttl_s = 7200,
     .lease_max_ttl_s = 7200,
     .lease_holder_max_chars = 128,
@@ -225,7 +231,7 @@ static int set_choice(const struct var *v, const char *text, void *to, struct er
         const char *end = strchrnul(word, '|');
 
         if ((size_t)(end - word) == n && strncasecmp(word, text, n) == 0) {
-            if (v->at == AT(fast_numerics))
+            if (v->at == AT(fast_numerics) || v->at == AT(master_forward))
                 *(bool *)to = index == 1;
             else
                 *(int *)to = index;
@@ -293,6 +299,10 @@ static int read_tokens(struct config *c, struct err *e)
     if (!c->tokens)
         return err_wrap(e, "%s", path ? "WEIGHTS_TOKENS_FILE" : "WEIGHTS_TOKENS");
     wipe("WEIGHTS_TOKENS");
+    c->keys = tokens_parse_keys(get("WEAVER_API_KEYS"), e);
+    if (!c->keys)
+        return err_wrap(e, "WEAVER_API_KEYS");
+    wipe("WEAVER_API_KEYS");
     return 0;
 }
 
@@ -340,6 +350,17 @@ static int default_checkpoint_dir(struct config *c, struct err *e)
         buf_printf(&b, "%s/checkpoints", c->settings.state_dir);
     c->settings.checkpoint_dir = keep(c, &b, e);
     return c->settings.checkpoint_dir ? 0 : -1;
+}
+
+static int default_weaver_dir(struct config *c, struct err *e)
+{
+    struct buf b = {0};
+
+    if (c->settings.weaver_dir)
+        return 0;
+    buf_printf(&b, "%s/weaver", c->settings.state_dir);
+    c->settings.weaver_dir = keep(c, &b, e);
+    return c->settings.weaver_dir ? 0 : -1;
 }
 
 /* ---- the whole ---- */
@@ -454,6 +475,7 @@ int config_check(struct config *c, struct err *e)
 void config_release(struct config *c)
 {
     tokens_free(c->tokens);
+    tokens_free(c->keys);
     for (int i = 0; i < c->n_owned; i++)
         free(c->owned[i]);
 }

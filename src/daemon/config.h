@@ -18,6 +18,7 @@ struct tokens;
 struct config {
     struct settings settings;
     struct tokens *tokens; /* owned */
+    struct tokens *keys;   /* owned: of the training API */
     const char *log_level; /* "INFO" */
     bool log_json;
     const char *model; /* --model: a row or a directory to register and load; or NULL */

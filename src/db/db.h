@@ -24,6 +24,10 @@ struct sqlite3_stmt;
 struct db *db_open(const char *path, struct err *e);
 void db_close(struct db *d); /* NULL is allowed */
 int db_version(const struct db *d);
+/* From now on a commit of this connection survives the end of the process, and a power cut only
+ * once a later commit of another connection, or the checkpoint of the log, has synced it. For rows
+ * that no promise depends on. */
+int db_relax(struct db *d, struct err *e);
 
 void db_lock(struct db *d);
 void db_unlock(struct db *d);
@@ -54,6 +58,14 @@ const char *db_text(const struct db_stmt *q,
                     int column); /* borrowed until the next step; NULL: null */
 bool db_is_null(const struct db_stmt *q, int column);
 void db_finish(struct db_stmt *q); /* a zeroed statement is allowed */
+
+/* A whole statement in one call. `types` has a letter for each parameter: i int64_t, t const char *
+ * (NULL binds null). db_run takes and gives back the lock; db_query takes it, and db_query_end,
+ * which must follow also a failure, gives it back. */
+int db_run(struct db *d, struct err *e, const char *sql, const char *types, ...);
+int db_query(struct db_stmt *q, struct db *d, struct err *e, const char *sql, const char *types,
+             ...);
+void db_query_end(struct db_stmt *q, struct db *d);
 
 /* Prepare, step to the end, finish: for statements without parameters. */
 int db_exec(struct db *d, const char *sql, struct err *e);

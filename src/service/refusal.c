@@ -9,15 +9,18 @@ struct code_facts {
     const char *wire;
     const char *type; /* NULL: a management code */
     int status;
+    bool weaver, retryable;
 };
 
 static const struct code_facts facts[REFUSAL_CODES] = {
-    [REFUSAL_NONE] = {"", "", 0},
-#define MANAGEMENT(name, st)         [REFUSAL_##name] = {#name, NULL, st},
-#define OPENAI(name, code, st, type) [REFUSAL_##name] = {code, type, st},
+    [REFUSAL_NONE] = {"", "", 0, false, false},
+#define MANAGEMENT(name, st)          [REFUSAL_##name] = {#name, NULL, st, false, false},
+#define OPENAI(name, code, st, type)  [REFUSAL_##name] = {code, type, st, false, false},
+#define WEAVER(name, code, st, retry) [REFUSAL_##name] = {code, NULL, st, true, retry},
 #include "service/refusals.tbl"
 #undef MANAGEMENT
 #undef OPENAI
+#undef WEAVER
 };
 
 const char *refusal_wire_code(enum refusal_code code)
@@ -35,6 +38,16 @@ const char *refusal_type(enum refusal_code code)
     if (facts[code].type)
         return facts[code].type;
     return facts[code].status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+bool refusal_is_weaver(enum refusal_code code)
+{
+    return facts[code].weaver;
+}
+
+bool refusal_retryable(enum refusal_code code)
+{
+    return facts[code].retryable;
 }
 
 bool refusal_is_openai(enum refusal_code code)

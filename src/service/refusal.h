@@ -16,11 +16,13 @@ struct err;
 
 enum refusal_code {
     REFUSAL_NONE,
-#define MANAGEMENT(name, status)         REFUSAL_##name,
-#define OPENAI(name, code, status, type) REFUSAL_##name,
+#define MANAGEMENT(name, status)          REFUSAL_##name,
+#define OPENAI(name, code, status, type)  REFUSAL_##name,
+#define WEAVER(name, code, status, retry) REFUSAL_##name,
 #include "service/refusals.tbl"
 #undef MANAGEMENT
 #undef OPENAI
+#undef WEAVER
     REFUSAL_CODES,
 };
 
@@ -39,6 +41,9 @@ int refusal_status(enum refusal_code code);            /* HTTP status */
 /* OpenAI's `type`; for a management code the one that its status implies. */
 const char *refusal_type(enum refusal_code code);
 bool refusal_is_openai(enum refusal_code code);
+bool refusal_is_weaver(enum refusal_code code);
+/* /api/v1: the same request may succeed later. */
+bool refusal_retryable(enum refusal_code code);
 
 /* Fill *r and return -1, so that `return refuse(...)` is one step. What *r held before is freed. */
 int refuse(struct refusal *r, enum refusal_code code, const char *fmt, ...)

@@ -27,6 +27,7 @@ struct leases;
 struct roots;
 struct schema;
 struct tokens;
+struct weaver;
 struct weights_state;
 
 /* The parts are borrowed and must outlive the service. */
@@ -39,6 +40,7 @@ struct service_parts {
     struct chat_worker *chat;
     struct faults *faults;       /* NULL outside of test builds */
     const struct tokens *tokens; /* empty: the protected routes are disabled */
+    const struct tokens *keys;   /* of the training API; NULL or empty: it is disabled */
 };
 
 struct service {
@@ -49,7 +51,8 @@ struct service {
     const struct schema *schema;
     struct chat_worker *chat;
     struct faults *faults;
-    const struct tokens *tokens;
+    const struct tokens *tokens, *keys;
+    struct weaver *weaver; /* owned; the training API: NULL without settings->weaver_dir */
     struct weights_state *weights; /* owned; engine thread */
     struct board *board;           /* owned; the published copy */
     struct leases *leases;         /* owned; any thread */

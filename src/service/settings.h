@@ -39,6 +39,12 @@ struct settings {
     bool load_prefetch;
     enum barrier_rule barrier;
     const char *adapter_dir; /* or NULL: no adapters */
+    /* training API */
+    const char *weaver_dir; /* WEAVER_CHECKPOINT_DIR */
+    const char *public_url; /* PUBLIC_URL: begin of download links; NULL: the request's Host */
+    int64_t max_pack_mb;    /* CAIRN_MAX_PACK_MB: a tensor pack, decoded */
+    int64_t memory_mb;      /* CAIRN_MEMORY_MB: images kept for runs and samplers; 0: 80 % */
+    bool master_forward;    /* CAIRN_TRAIN_FORWARD=master */
     /* leases */
     int lease_default_ttl_s, lease_max_ttl_s;
     int lease_holder_max_chars, lease_reason_max_chars;

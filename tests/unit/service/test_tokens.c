@@ -51,6 +51,39 @@ static void anything_else_is_nobody(void **state)
     tokens_free(t);
 }
 
+static void a_key_has_an_identity_and_no_role(void **state)
+{
+    struct err e = {0};
+    struct tokens *t = tokens_parse_keys("team:sk-a:b,ops.1:sk-two", &e);
+
+    (void)state;
+    assert_non_null(t);
+    assert_string_equal(tokens_find_key(t, "sk-a:b")->identity, "team");
+    assert_string_equal(tokens_find_key(t, "sk-two")->identity, "ops.1");
+    assert_string_equal(tokens_find(t, "Bearer sk-two")->identity, "ops.1");
+    assert_null(tokens_find_key(t, "sk-a"));
+    assert_null(tokens_find_key(t, ""));
+    assert_null(tokens_find_key(t, NULL));
+    tokens_free(t);
+}
+
+static void a_bad_key_is_refused_by_its_number(void **state)
+{
+    static const char *const bad[] = {"sk-lonely", "team:abc", ":sk-key", "te am:sk-key",
+                                      "team:a b c"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct err e = {0};
+        char list[64];
+
+        snprintf(list, sizeof list, "ok:good-key,%s", bad[i]);
+        assert_null(tokens_parse_keys(list, &e));
+        assert_int_equal(e.code, ERR_ARG);
+        assert_non_null(strstr(e.msg, "entry 2"));
+    }
+}
+
 static void an_empty_list_has_no_tokens(void **state)
 {
     struct err e = {0};
@@ -115,6 +148,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_token_is_found_with_its_role_and_identity),
         cmocka_unit_test(anything_else_is_nobody),
+        cmocka_unit_test(a_key_has_an_identity_and_no_role),
+        cmocka_unit_test(a_bad_key_is_refused_by_its_number),
         cmocka_unit_test(an_empty_list_has_no_tokens),
         cmocka_unit_test(a_bad_entry_is_named_by_number_and_never_shown),
         cmocka_unit_test(a_file_holds_one_entry_a_line_and_comments),
