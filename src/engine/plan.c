@@ -37,7 +37,9 @@ static struct logits_row *add_select(struct step *st, struct part *p, int row, i
 {
     struct logits_row *r = &st->rows[st->n_select];
 
-    *r = (struct logits_row){.target = -1, .n_top = top_logprobs > 0 ? top_logprobs : 0};
+    *r = (struct logits_row){.target = -1,
+                             .n_top = top_logprobs > 0 ? top_logprobs : 0,
+                             .adapter = p->sequence->gen->adapter};
     st->select[st->n_select++] = row;
     p->n_select++;
     return r;

@@ -11,46 +11,12 @@
 #include "base/fs.h"
 #include "base/str.h"
 #include "model/adapter_config.h"
+#include "model/adapter_make.h"
 #include "model/config.h"
-#include "model/families.h"
-#include "model/model.h"
 #include "tensor/safetensors.h"
 #include "tensor/tensor.h"
 
-enum { MODULE_MAX = 128, NAMED_MAX = 16 };
-
-static const size_t fields[PROJECTIONS] = {
-    [PROJ_Q] = offsetof(struct layer, q),
-    [PROJ_K] = offsetof(struct layer, k),
-    [PROJ_V] = offsetof(struct layer, v),
-    [PROJ_O] = offsetof(struct layer, o),
-    [PROJ_GATE] = offsetof(struct layer, gate),
-    [PROJ_UP] = offsetof(struct layer, up),
-    [PROJ_DOWN] = offsetof(struct layer, down),
-    [PROJ_CONV_IN] = offsetof(struct layer, conv_in),
-    [PROJ_CONV_OUT] = offsetof(struct layer, conv_out),
-};
-
-/* -1: no linear layer. */
-static int projection_of(size_t field)
-{
-    for (int i = 0; i < PROJECTIONS; i++)
-        if (fields[i] == field)
-            return i;
-    return -1;
-}
-
-const struct lora *adapter_lora(const struct adapter *a, int layer, const struct layer *l,
-                                const struct kern_matrix *w)
-{
-    int which = projection_of((size_t)((const char *)w - (const char *)l));
-    const struct lora *found;
-
-    if (which < 0)
-        return NULL;
-    found = &a->loras[layer * PROJECTIONS + which];
-    return found->a.n ? found : NULL;
-}
+enum { NAMED_MAX = 16 };
 
 struct adapter *adapter_ref(struct adapter *a)
 {
@@ -85,7 +51,7 @@ struct reader {
     const struct model_config *c;
     const json_t *config;
     struct st_index index;
-    struct pair *pairs; /* [n_layers][PROJECTIONS] */
+    struct pair *pairs; /* of each slot */
     size_t floats;      /* of all matrices */
     int n_modules;
     struct adapter_problem *p;
@@ -107,39 +73,15 @@ static int blame(struct reader *rd, enum adapter_fault fault, const char *tensor
     return -1;
 }
 
-/* "model.layers.7.self_attn.q_proj" -> its slot and its matrix [out,in]; -1: no such module. */
-static int find_module(const struct model_config *c, const char *module, int64_t shape[4])
-{
-    static const char prefix[] = "model.layers.";
-    char weight[MODULE_MAX + 8], *end;
-    const struct tensor_rule *r;
-    long layer;
-
-    if (strncmp(module, prefix, sizeof prefix - 1) != 0)
-        return -1;
-    layer = strtol(module + sizeof prefix - 1, &end, 10);
-    if (end == module + sizeof prefix - 1 || *end != '.' || layer < 0 || layer >= c->n_layers)
-        return -1;
-    snprintf(weight, sizeof weight, "%s.weight", end + 1);
-    for (int t = 0; (r = family_layer_rules(c, (int)layer, t)); t++)
-        for (; r->name; r++)
-            if (r->matrix && strcmp(r->name, weight) == 0) {
-                int which = projection_of(r->field);
-
-                rule_shape(r, c, shape);
-                return which < 0 ? -1 : (int)layer * PROJECTIONS + which;
-            }
-    return -1;
-}
-
 /* base_model.model.<module>.lora_A.weight -> module, which half; false: another kind of key. */
-static bool split_key(const char *name, char module[MODULE_MAX], bool *is_b)
+static bool split_key(const char *name, char module[ADAPTER_MODULE_MAX], bool *is_b)
 {
     static const char prefix[] = "base_model.model.", a[] = ".lora_A.weight",
                       b[] = ".lora_B.weight";
     size_t n = strlen(name), tail = sizeof a - 1, head = sizeof prefix - 1;
 
-    if (n <= head + tail || n - head - tail >= MODULE_MAX || strncmp(name, prefix, head) != 0)
+    if (n <= head + tail || n - head - tail >= ADAPTER_MODULE_MAX ||
+        strncmp(name, prefix, head) != 0)
         return false;
     *is_b = strcmp(name + n - tail, b) == 0;
     if (!*is_b && strcmp(name + n - tail, a) != 0)
@@ -151,15 +93,16 @@ static bool split_key(const char *name, char module[MODULE_MAX], bool *is_b)
 
 static int check_tensor(struct reader *rd, const struct st_tensor *t)
 {
-    char module[MODULE_MAX], what[224], want[64], have[96];
-    int64_t shape[4] = {0}, expected[2];
+    char module[ADAPTER_MODULE_MAX], what[224], want[64], have[96];
+    int64_t shape[2], expected[2];
     bool is_b = false;
     int slot = -1, rank;
 
     if (strlen(t->name) == t->name_len && split_key(t->name, module, &is_b))
-        slot = find_module(rd->c, module, shape);
+        slot = adapter_find_module(rd->c, module);
     if (slot < 0)
         return blame(rd, ADAPTER_BAD_MODULE, t->name, "belongs to no linear layer of this model");
+    adapter_module_shape(rd->c, slot, shape);
     rank = adapter_rank(rd->config, module);
     expected[0] = is_b ? shape[0] : rank;
     expected[1] = is_b ? rank : shape[1];
@@ -180,7 +123,7 @@ static int check_tensor(struct reader *rd, const struct st_tensor *t)
 
 static int check_pairs(struct reader *rd)
 {
-    for (int i = 0; i < rd->c->n_layers * PROJECTIONS; i++) {
+    for (int i = 0; i < adapter_slots(rd->c->n_layers); i++) {
         const struct pair *pair = &rd->pairs[i];
 
         if (pair->a && !pair->b)
@@ -190,6 +133,20 @@ static int check_pairs(struct reader *rd)
         rd->n_modules += pair->a != NULL;
     }
     return rd->p->fault == ADAPTER_OK ? 0 : -1;
+}
+
+/* It would change the embedding too, which no tensor of an adapter does here. */
+static int check_head(struct reader *rd)
+{
+    const json_t *tying = json_object_get(rd->config, "ensure_weight_tying");
+
+    if (!rd->c->tied || !json_is_true(tying) || !rd->pairs[rd->c->n_layers * PROJECTIONS].a)
+        return 0;
+    rd->p->fault = ADAPTER_BAD_CONFIG;
+    str_copy(rd->p->field, sizeof rd->p->field, "ensure_weight_tying");
+    return err_set(rd->e, ERR_FORMAT,
+                   "adapter_config.json: ensure_weight_tying must be false for lm_head of a model "
+                   "with a tied embedding");
 }
 
 /* Modules, then shapes, then pairs: what is told first does not depend on the order of keys. */
@@ -213,7 +170,7 @@ static int check_tensors(struct reader *rd)
         rd->p->fault = ADAPTER_BAD_WEIGHTS;
         return err_set(rd->e, ERR_FORMAT, "adapter_model.safetensors holds no tensor");
     }
-    return check_pairs(rd);
+    return check_pairs(rd) < 0 ? -1 : check_head(rd);
 }
 
 static int read_matrix(struct reader *rd, int fd, const struct st_tensor *t, float *to,
@@ -240,9 +197,9 @@ static int read_all(struct reader *rd, int fd, struct adapter *a)
 {
     float *to = a->memory;
 
-    for (int i = 0; i < rd->c->n_layers * PROJECTIONS; i++) {
+    for (int i = 0; i < adapter_slots(rd->c->n_layers); i++) {
         const struct pair *pair = &rd->pairs[i];
-        struct lora *l = &a->loras[i];
+        struct lora *l = adapter_slot(a, i);
 
         if (!pair->a)
             continue;
@@ -305,7 +262,7 @@ struct adapter *adapter_read(int dir_fd, const char *name, double scale,
     rd.config = config;
     if (!config || (fd = open_weights(&rd, dir_fd)) < 0)
         goto done;
-    rd.pairs = calloc((size_t)c->n_layers * PROJECTIONS, sizeof *rd.pairs);
+    rd.pairs = calloc((size_t)adapter_slots(c->n_layers), sizeof *rd.pairs);
     if (!rd.pairs) {
         p->fault = ADAPTER_FAILED;
         err_nomem(e);

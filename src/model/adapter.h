@@ -72,6 +72,10 @@ static inline struct lora *adapter_slot(struct adapter *a, int slot)
 {
     return slot < a->n_layers * PROJECTIONS ? &a->loras[slot] : &a->head;
 }
+static inline const struct lora *adapter_slot_of(const struct adapter *a, int slot)
+{
+    return slot < a->n_layers * PROJECTIONS ? &a->loras[slot] : &a->head;
+}
 
 /* Why a directory is no adapter for a model. */
 enum adapter_fault {

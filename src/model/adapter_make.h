@@ -37,6 +37,8 @@ struct adapter *adapter_new(const struct model_config *c, const struct lora_sett
 struct adapter *adapter_like(const struct adapter *a, struct err *e);
 bool adapter_same_shape(const struct adapter *a, const struct adapter *b);
 
+/* The slot of a module's path; -1: the model has no such linear layer. */
+int adapter_find_module(const struct model_config *c, const char *module);
 /* "model.layers.3.self_attn.q_proj", "lm_head": the module of a slot (adapter_slot). -1: this layer
  * has no such module. */
 int adapter_module(const struct model_config *c, int slot, char out[ADAPTER_MODULE_MAX]);

@@ -1,5 +1,6 @@
 /* model/logits.c - one item is one vocabulary block for up to 64 rows; blocks are then combined in
- * order. */
+ * order. Where rows have an adapter with lm_head, A x is computed for all of them first; each block
+ * then adds s (B (A x)) to its rows. */
 #include "model/logits.h"
 
 #include <float.h>
@@ -11,6 +12,7 @@
 #include "base/err.h"
 #include "base/pool.h"
 #include "kernels/kernels.h"
+#include "model/adapter.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "model/model.h"
@@ -33,6 +35,8 @@ struct logits {
     struct part *parts;     /* [TILE_ROWS][n_blocks] */
     struct logits_top *top; /* [TILE_ROWS][n_blocks][LOGITS_TOP_MAX] */
     float *y;               /* [workers][TILE_ROWS][BLOCK] */
+    float *by;              /* the same: B (A x) */
+    float *ax;              /* [TILE_ROWS][ADAPTER_RANK_MAX] */
     char *px;               /* rows of the tile, prepared */
     char *memory;
     size_t memory_bytes;
@@ -54,6 +58,8 @@ static size_t cut_all(struct logits *l, char *base)
     l->parts = cut(base, &used, cells * sizeof *l->parts);
     l->top = cut(base, &used, cells * LOGITS_TOP_MAX * sizeof *l->top);
     l->y = cut(base, &used, (size_t)f->n_workers * TILE_ROWS * BLOCK * sizeof *l->y);
+    l->by = cut(base, &used, (size_t)f->n_workers * TILE_ROWS * BLOCK * sizeof *l->by);
+    l->ax = cut(base, &used, (size_t)TILE_ROWS * ADAPTER_RANK_MAX * sizeof *l->ax);
     l->px = cut(base, &used, f->k->linear_x_bytes(TILE_ROWS, f->config.hidden));
     return used;
 }
@@ -145,6 +151,12 @@ static void reduce_row(const struct kernels *k, const float *x, int first, int n
 
 /* ---- one tile of rows ---- */
 
+/* Neighbours of the tile whose adapter is the same. */
+struct head_run {
+    const struct lora *lora;
+    int row, n;
+};
+
 struct tile {
     struct logits *l;
     const struct model *m;
@@ -152,7 +164,56 @@ struct tile {
     const char *px;
     struct logits_row *rows;
     int n;
+    struct head_run runs[TILE_ROWS];
+    int n_runs;
 };
+
+static void find_runs(struct tile *t)
+{
+    for (int r = 0, end; r < t->n; r = end) {
+        const struct adapter *a = t->rows[r].adapter;
+
+        for (end = r + 1; end < t->n && t->rows[end].adapter == a; end++)
+            ;
+        if (a && a->head.a.n)
+            t->runs[t->n_runs++] = (struct head_run){&a->head, r, end - r};
+    }
+}
+
+static void run_item(void *arg, int item, int worker)
+{
+    const struct tile *t = arg;
+    const struct head_run *run = &t->runs[item];
+    const struct forward *f = t->l->f;
+    int H = t->m->head.k;
+
+    f->k->linear(t->l->ax + (size_t)run->row * ADAPTER_RANK_MAX, ADAPTER_RANK_MAX,
+                 t->hidden + (size_t)run->row * (size_t)H, H, NULL, run->n, &run->lora->a, 0,
+                 run->lora->a.n, NULL, false, f->worker[worker].linear);
+}
+
+/* y += s (B (A x)) for vocabulary entries [first, first + n). */
+static void add_heads(const struct tile *t, float *y, int first, int n, int worker)
+{
+    const struct forward *f = t->l->f;
+    float *by = t->l->by + (size_t)worker * TILE_ROWS * BLOCK;
+
+    for (int i = 0; i < t->n_runs; i++) {
+        const struct head_run *run = &t->runs[i];
+        struct kern_matrix b = run->lora->b;
+
+        b.w = (const float *)b.w + (size_t)first * (size_t)b.k;
+        b.n = n;
+        f->k->linear(by, BLOCK, t->l->ax + (size_t)run->row * ADAPTER_RANK_MAX, ADAPTER_RANK_MAX,
+                     NULL, run->n, &b, 0, n, NULL, false, f->worker[worker].linear);
+        for (int r = 0; r < run->n; r++) {
+            float *to = y + (size_t)(run->row + r) * BLOCK;
+
+            for (int j = 0; j < n; j++)
+                to[j] = to[j] + run->lora->scale * by[(size_t)r * BLOCK + (size_t)j];
+        }
+    }
+}
 
 static void block_item(void *arg, int item, int worker)
 {
@@ -168,6 +229,7 @@ static void block_item(void *arg, int item, int worker)
     w.n = n;
     f->k->linear(y, BLOCK, t->hidden, w.k, t->px, t->n, &w, 0, n, NULL, false,
                  f->worker[worker].linear);
+    add_heads(t, y, first, n, worker);
     for (int r = 0; r < t->n; r++) {
         size_t cell = (size_t)r * (size_t)l->n_blocks + (size_t)item;
 
@@ -221,6 +283,9 @@ static void run_tile(struct logits *l, const struct model *m, const float *hidde
         f->k->linear_x_prepare(l->px, hidden, m->head.k, 0, n, m->head.k);
         t.px = l->px;
     }
+    find_runs(&t);
+    if (t.n_runs > 0)
+        pool_run(f->pool, run_item, &t, t.n_runs);
     pool_run(f->pool, block_item, &t, l->n_blocks);
     for (int r = 0; r < n; r++)
         combine_row(l, r, &rows[r]);

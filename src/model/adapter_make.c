@@ -1,0 +1,304 @@
+#include "model/adapter_make.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "tensor/safetensors.h"
+
+/* ---- making ---- */
+
+static bool is_wanted(const struct model_config *c, const struct lora_settings *s, int slot)
+{
+    char module[ADAPTER_MODULE_MAX];
+
+    if (adapter_module(c, slot, module) < 0)
+        return false;
+    if (slot == c->n_layers * PROJECTIONS)
+        return s->unembed;
+    switch ((enum projection)(slot % PROJECTIONS)) {
+    case PROJ_GATE:
+    case PROJ_UP:
+    case PROJ_DOWN:
+        return s->mlp;
+    default:
+        return s->attn;
+    }
+}
+
+/* Gives A and B of the adapter's slots their places in one block of memory, slot by slot; with no
+ * memory only counts the floats. */
+static size_t place(struct adapter *a)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < adapter_slots(a->n_layers); i++) {
+        struct lora *l = adapter_slot(a, i);
+        size_t n_a = (size_t)l->a.n * (size_t)l->a.k, n_b = (size_t)l->b.n * (size_t)l->b.k;
+
+        if (a->memory) {
+            l->a.w = n_a ? a->memory + at : NULL;
+            l->b.w = n_b ? a->memory + at + n_a : NULL;
+        }
+        at += n_a + n_b;
+    }
+    return at;
+}
+
+static struct adapter *make_empty(int n_layers, struct err *e)
+{
+    struct adapter *a = calloc(1, sizeof *a);
+
+    if (a && (a->loras = calloc((size_t)n_layers * PROJECTIONS, sizeof *a->loras))) {
+        atomic_init(&a->refs, 1);
+        a->scale = 1;
+        a->n_layers = n_layers;
+        return a;
+    }
+    err_nomem(e);
+    free(a);
+    return NULL;
+}
+
+/* Of an adapter whose slots have their shapes. Consumes it on failure. */
+static struct adapter *give_memory(struct adapter *a, struct err *e)
+{
+    a->memory = calloc(place(a), sizeof *a->memory);
+    if (!a->memory) {
+        err_nomem(e);
+        adapter_unref(a);
+        return NULL;
+    }
+    place(a);
+    return a;
+}
+
+static void shape_slots(struct adapter *a, const struct model_config *c,
+                        const struct lora_settings *s)
+{
+    for (int i = 0; i < adapter_slots(c->n_layers); i++) {
+        struct lora *l = adapter_slot(a, i);
+        int64_t shape[2];
+
+        if (!is_wanted(c, s, i))
+            continue;
+        adapter_module_shape(c, i, shape);
+        *l = (struct lora){
+            .a = {.dtype = KERN_F32, .n = s->rank, .k = (int)shape[1]},
+            .b = {.dtype = KERN_F32, .n = (int)shape[0], .k = s->rank},
+            .scale = s->alpha / (float)s->rank,
+        };
+        a->n_modules++;
+    }
+}
+
+/* FNV-1a, 64 bits: the module's name chooses the stream of numbers. */
+static uint64_t hash_name(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325;
+
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 0x100000001b3;
+    return h;
+}
+
+static void draw(struct lora *l, const char *module, uint64_t seed)
+{
+    float *a = (float *)(uintptr_t)l->a.w;
+    double bound = 1 / sqrt((double)l->a.k);
+    uint64_t h = hash_name(module);
+    size_t n = (size_t)l->a.n * (size_t)l->a.k;
+
+    for (size_t i = 0; i < n; i++)
+        a[i] = (float)(bound * (2 * rng_unit(seed, (uint32_t)(h >> 32), i, (uint32_t)h) - 1));
+}
+
+struct adapter *adapter_new(const struct model_config *c, const struct lora_settings *s,
+                            struct err *e)
+{
+    char module[ADAPTER_MODULE_MAX];
+    struct adapter *a;
+
+    if (s->rank < 1 || s->rank > ADAPTER_RANK_MAX) {
+        err_set(e, ERR_ARG, "rank %d: must be from 1 to %d", s->rank, ADAPTER_RANK_MAX);
+        return NULL;
+    }
+    a = make_empty(c->n_layers, e);
+    if (!a)
+        return NULL;
+    shape_slots(a, c, s);
+    if (a->n_modules == 0) {
+        err_set(e, ERR_ARG, "no module is to be trained: ask for attn, mlp or unembed");
+        adapter_unref(a);
+        return NULL;
+    }
+    a = give_memory(a, e);
+    for (int i = 0; a && i < adapter_slots(c->n_layers); i++)
+        if (adapter_slot(a, i)->a.n && adapter_module(c, i, module) == 0)
+            draw(adapter_slot(a, i), module, s->seed);
+    return a;
+}
+
+struct adapter *adapter_like(const struct adapter *a, struct err *e)
+{
+    struct adapter *b = make_empty(a->n_layers, e);
+
+    if (!b)
+        return NULL;
+    str_copy(b->name, sizeof b->name, a->name);
+    b->scale = a->scale;
+    b->n_modules = a->n_modules;
+    b->head = a->head;
+    memcpy(b->loras, a->loras, (size_t)a->n_layers * PROJECTIONS * sizeof *a->loras);
+    return give_memory(b, e);
+}
+
+bool adapter_same_shape(const struct adapter *a, const struct adapter *b)
+{
+    if (a->n_layers != b->n_layers)
+        return false;
+    for (int i = 0; i < adapter_slots(a->n_layers); i++) {
+        const struct lora *x = adapter_slot_of(a, i), *y = adapter_slot_of(b, i);
+
+        if (x->a.n != y->a.n || x->a.k != y->a.k || x->b.n != y->b.n || x->b.k != y->b.k)
+            return false;
+    }
+    return true;
+}
+
+/* ---- writing ---- */
+
+static int add_tensors(struct st_index *ix, const struct adapter *a, const struct model_config *c,
+                       struct err *e)
+{
+    for (int i = 0; i < adapter_slots(a->n_layers); i++)
+        for (int half = 0; half < 2; half++) {
+            const struct lora *l = adapter_slot_of(a, i);
+            const struct kern_matrix *m = half ? &l->b : &l->a;
+            const int64_t shape[2] = {m->n, m->k};
+            char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
+
+            if (!l->a.n || adapter_module(c, i, module) < 0)
+                continue;
+            adapter_tensor_name(module, half, name);
+            if (st_index_add(ix, name, strlen(name), DTYPE_F32, 2, shape, e) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+int adapter_write(const struct adapter *a, const struct model *m, struct buf *out, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    struct st_index ix = {0};
+    char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
+    char *data;
+    int rc = -1;
+
+    if (add_tensors(&ix, a, c, e) < 0 || st_index_plan(&ix, out, e) < 0)
+        goto done;
+    data = buf_reserve(out, ix.data_bytes);
+    if (!data) {
+        err_nomem(e);
+        goto done;
+    }
+    for (int i = 0; i < 2 * adapter_slots(a->n_layers); i++) {
+        const struct lora *l = adapter_slot_of(a, i / 2);
+        const struct st_tensor *t;
+
+        if (!l->a.n || adapter_module(c, i / 2, module) < 0)
+            continue;
+        adapter_tensor_name(module, i % 2, name);
+        t = st_index_find(&ix, name);
+        memcpy(data + t->offset, i % 2 ? l->b.w : l->a.w, t->bytes);
+    }
+    out->len += ix.data_bytes;
+    rc = 0;
+
+done:
+    st_index_release(&ix);
+    return rc;
+}
+
+/* The last part of a module's path is what PEFT selects modules by. Names repeat from layer to
+ * layer, so few are kept. */
+static void add_target(json_t *targets, const char *module)
+{
+    const char *last = strrchr(module, '.');
+    const json_t *have;
+    size_t i;
+
+    last = last ? last + 1 : module;
+    json_array_foreach (targets, i, have)
+        if (strcmp(json_string_value(have), last) == 0)
+            return;
+    json_array_append_new(targets, json_string(last));
+}
+
+/* alpha such that alpha / rank is the scale: a whole number where one does. */
+static double alpha_of(const struct lora *l)
+{
+    double alpha = (double)l->scale * (double)l->a.n, whole = round(alpha);
+
+    return (float)(whole / (double)l->a.n) == l->scale ? whole : alpha;
+}
+
+static json_t *json_alpha(double alpha)
+{
+    bool whole = alpha == floor(alpha) && fabs(alpha) < 1e9;
+
+    return whole ? json_integer((json_int_t)alpha) : json_real(alpha);
+}
+
+/* Modules that differ from the first one get patterns of their own. */
+static void describe_modules(const struct adapter *a, const struct model_config *c, json_t *config)
+{
+    json_t *targets = json_array(), *ranks = json_object(), *alphas = json_object();
+    int rank = 0;
+    double alpha = 0;
+
+    for (int i = 0; i < adapter_slots(a->n_layers); i++) {
+        const struct lora *l = adapter_slot_of(a, i);
+        char module[ADAPTER_MODULE_MAX];
+        double own;
+
+        if (!l->a.n || adapter_module(c, i, module) < 0)
+            continue;
+        own = alpha_of(l);
+        if (rank == 0) {
+            rank = l->a.n;
+            alpha = own;
+        }
+        if (l->a.n != rank)
+            json_object_set_new(ranks, module, json_integer(l->a.n));
+        if (own != alpha)
+            json_object_set_new(alphas, module, json_alpha(own));
+        add_target(targets, module);
+    }
+    json_object_set_new(config, "r", json_integer(rank));
+    json_object_set_new(config, "lora_alpha", json_alpha(alpha));
+    json_object_set_new(config, "rank_pattern", ranks);
+    json_object_set_new(config, "alpha_pattern", alphas);
+    json_object_set_new(config, "target_modules", targets);
+}
+
+json_t *adapter_config_json(const struct adapter *a, const struct model_config *c, const char *base,
+                            struct err *e)
+{
+    json_t *config =
+        json_pack("{s:s, s:s, s:s, s:s, s:f, s:b, s:b, s:n}", "peft_type", "LORA", "task_type",
+                  "CAUSAL_LM", "base_model_name_or_path", base, "bias", "none", "lora_dropout", 0.0,
+                  "fan_in_fan_out", 0, "inference_mode", 1, "modules_to_save");
+
+    if (config)
+        describe_modules(a, c, config);
+    else
+        err_nomem(e);
+    return config;
+}
