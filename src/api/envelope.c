@@ -44,6 +44,17 @@ void api_ok(struct api_call *call, int status, json_t *data)
         json_pack("{s:b, s:o, s:n}", "success", 1, "data", data ? data : json_null(), "error"));
 }
 
+void api_text(struct api_call *call, int status, struct buf *text)
+{
+    if (text->failed) {
+        buf_release(text);
+        api_json(call, 500, NULL);
+        return;
+    }
+    http_resp_status(call->resp, status);
+    http_resp_body(call->resp, "application/json", text);
+}
+
 void api_text_begin(struct buf *text)
 {
     buf_add_str(text, "{\"success\":true,\"data\":");
@@ -52,13 +63,7 @@ void api_text_begin(struct buf *text)
 void api_text_end(struct api_call *call, int status, struct buf *text)
 {
     buf_add_str(text, ",\"error\":null}");
-    if (text->failed) {
-        buf_release(text);
-        api_json(call, 500, NULL);
-        return;
-    }
-    http_resp_status(call->resp, status);
-    http_resp_body(call->resp, "application/json", text);
+    api_text(call, status, text);
 }
 
 /* ENV-03: both sentences stand in the details too. */

@@ -32,6 +32,8 @@ int api_take_body(struct api_call *call, int may_be_empty, json_t **object);
 /* "2026-11-29T19:16:58.123Z" (owned), or null for a negative time. */
 json_t *api_time(int64_t wall_ms);
 
-void api_json(struct api_call *call, int status, json_t *body);       /* as it stands; consumed */
+void api_json(struct api_call *call, int status, json_t *body); /* as it stands; consumed */
+/* JSON that is written already; the buffer is emptied. */
+void api_text(struct api_call *call, int status, struct buf *text);
 void api_bare(struct api_call *call, int status, const char *detail); /* {"detail": ...} (ENV-09) */
 #endif

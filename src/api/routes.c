@@ -8,6 +8,7 @@ static const struct api_route routes[] = {
     {"GET", "/v1/models/{rest...}", openai_get_model, BODY_NONE},
     {"POST", "/v1/chat/completions", openai_chat, BODY_LARGE},
     {"POST", "/v1/completions", openai_completions, BODY_LARGE},
+    {"POST", "/v1/embeddings", openai_embeddings, BODY_LARGE},
 
     {"POST", "/api/weights/attach", millm_attach, BODY_SMALL},
     {"POST", "/api/weights/detach", millm_detach, BODY_SMALL},

@@ -68,6 +68,7 @@ struct settings {
     double batch_wait_poll_s, batch_retention_interval_s;
     bool batch_pack_default;
     /* answers */
+    int embeddings_max_inputs;
     int ignored_fields_max_bytes;
     int retry_queue_default_s, retry_queue_max_s, retry_load_s, retry_unload_s, retry_not_loaded_s;
     int retry_memory_s, retry_readiness_s, retry_fallback_s, retry_torn_s;

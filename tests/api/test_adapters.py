@@ -84,6 +84,19 @@ def test_applied_it_changes_answers_and_removed_it_leaves_the_very_same_ones(own
     assert applied(own) is None and status(own)["model"]["adapter"] is None
 
 
+def test_it_changes_embeddings_too(own):
+    def embed():
+        answer = own.post("/v1/embeddings", {"model": own.model, "input": "The river ran low"})
+        return answer.json()["data"][0]["embedding"], answer.header("X-miLLM-Adapter")
+
+    plain, none = embed()
+    granted(apply(own))
+    with_it, name = embed()
+    assert (none, name) == (None, '"lora"') and with_it != plain
+    remove(own)
+    assert embed() == (plain, None)
+
+
 def test_refusals_come_in_their_order(own):
     lease = granted(own.post(f"/api/models/{own.row}/lease", {"holder": "h", "reason": "r"}), 201)["lease_id"]
     refused(apply(own, token=None), 401, "UNAUTHORIZED")

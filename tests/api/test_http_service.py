@@ -15,7 +15,7 @@ def test_a_well_formed_request_id_comes_back_and_others_are_replaced(server):
 
 
 @pytest.mark.parametrize("method, path", [("POST", "/v1/nope"), ("GET", "/v2/models"), ("POST", "/api/nope"), ("GET", "/x"),
-                                          ("POST", "/v1/embeddings"), ("GET", "/v1/models/"), ("GET", "/api//models")])
+                                          ("GET", "/v1/models/"), ("GET", "/api//models")])
 def test_an_unknown_route_is_a_bare_404(server, method, path):
     answer = server.call(method, path, b"{}" if method == "POST" else None)
     assert (answer.status, answer.json()) == (404, {"detail": "Not Found"})

@@ -146,7 +146,8 @@ def test_a_client_killed_inside_a_commit_leaves_torn_weights_and_every_v1_route_
     wait_for(lambda: status(server)["weights_state"] == "torn")
     state = status(server)
     assert state["attachment"]["state"] == "stale" and state["serving"] == "refused"
-    for answer in (server.complete(), server.chat(), server.get("/v1/models")):
+    embedding = server.post("/v1/embeddings", {"model": server.model, "input": "a"})
+    for answer in (server.complete(), server.chat(), embedding, server.get("/v1/models")):
         assert answer.status == 503 and answer.json()["error"]["code"] == "weights_torn", answer
         assert int(answer.header("Retry-After")) >= 1
     granted(server.weights("detach", {"force": True}, token=OPERATOR))

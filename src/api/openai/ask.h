@@ -1,8 +1,9 @@
-/* api/openai/ask.h - a request to /v1/chat/completions or /v1/completions, checked and turned into
- * a job.
+/* api/openai/ask.h - a request to /v1/chat/completions, /v1/completions or /v1/embeddings, checked
+ * and turned into a job.
  *
- * Order (section 7.1): ask_begin (JSON, torn weights, model name), then ask_parse_chat or
- * ask_parse_completion (schema and field policy), then ask.job goes to chat_run. Every field is
+ * Order (section 7.1): ask_begin (JSON, torn weights, model name), then one of the
+ * ask_parse_ functions (schema and field policy), then ask.job goes to chat_run, or ask.embed to
+ * embed_run. Every field is
  * honoured, reported in ask.ignored, or refused by its name. Strings of the job are borrowed from
  * ask.body and the arena. */
 #ifndef API_OPENAI_ASK_H
@@ -13,6 +14,7 @@
 
 #include "base/arena.h"
 #include "service/chat.h"
+#include "service/embed.h"
 #include "service/refusal.h"
 
 struct api_call;
@@ -27,6 +29,7 @@ struct ask {
     struct api_call *call; /* borrowed */
     json_t *body;          /* owned object */
     struct chat_job job;
+    struct embed_job embed; /* ask_parse_embedding */
     struct arena arena;
     json_t *owned;   /* array: what the job borrows and the body does not hold */
     json_t *ignored; /* array of locations */
@@ -34,15 +37,17 @@ struct ask {
     bool stream, include_usage;
     bool logprobs;  /* wanted in the answer */
     bool token_ids; /* return_tokens_as_token_ids */
+    bool base64;    /* encoding_format */
 };
 
 /* 0, or -1 with *r. ask_release in both cases. */
 int ask_begin(struct ask *a, struct api_call *call, struct refusal *r);
 int ask_parse_chat(struct ask *a, struct refusal *r);
 int ask_parse_completion(struct ask *a, struct refusal *r);
+int ask_parse_embedding(struct ask *a, struct refusal *r);
 void ask_release(struct ask *a);
 
-/* Headers that every 200 of these two routes carries; streams too. */
+/* Headers that every 200 of these routes carries; streams too. */
 void ask_add_headers(struct ask *a, const struct chat_start *start);
 
 /* ---- between the files of this folder ---- */
@@ -58,14 +63,25 @@ void ask_ignore(struct ask *a, const char *fmt, ...) __attribute__((format(print
 
 /* fields.c: the tables. */
 struct known_field;
-enum endpoint { ON_CHAT = 1, ON_COMPLETIONS = 2 };
+enum endpoint { ON_CHAT = 1, ON_COMPLETIONS = 2, ON_EMBEDDINGS = 4 };
 void fields_check(struct ask *a,
                   enum endpoint where); /* unknown ones, refused ones, plain values */
 const json_t *field(const struct ask *a, const char *name); /* NULL when absent or null */
 void parse_token_ids(struct ask *a, const char *name, int most, const int32_t **ids, int *n);
 
+/* ask_prompt.c: a text, a list of token ids, or a list of either. */
+struct prompt_field {
+    const char *name;
+    int most;        /* entries of a list */
+    bool needs_text; /* "" is refused */
+};
+/* How many there are in *out (of the arena); 0 when a finding has been noted. */
+int parse_prompts(struct ask *a, const struct prompt_field *f, const struct chat_prompt **out);
+
 /* ask_rules.c: limits, stops, bias, headers and combinations that both routes share. */
 void ask_common(struct ask *a, enum endpoint where);
 void ask_scoring_rules(struct ask *a);
-int ask_finish(struct ask *a, struct refusal *r); /* the verdict */
+void parse_load_policy(struct ask *a);
+int ask_finish(struct ask *a, struct refusal *r);  /* combinations, then the verdict */
+int ask_verdict(struct ask *a, struct refusal *r); /* strictness, then the first finding */
 #endif

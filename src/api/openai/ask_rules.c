@@ -152,7 +152,7 @@ static void parse_stream_options(struct ask *a)
     a->include_usage = json_is_true(usage);
 }
 
-static void parse_load_policy(struct ask *a)
+void parse_load_policy(struct ask *a)
 {
     const char *v = http_req_header(a->call->req, "X-miLLM-Load-Policy");
 
@@ -249,19 +249,24 @@ void ask_common(struct ask *a, enum endpoint where)
 }
 
 /* The first finding speaks, and says how many more there are. */
-int ask_finish(struct ask *a, struct refusal *r)
+int ask_verdict(struct ask *a, struct refusal *r)
 {
     struct refusal *first = &a->problems.first;
 
-    check_choices(a);
-    ask_scoring_rules(a);
     apply_strictness(a);
-    if (a->job.temperature < TEMPERATURE_GREEDY)
-        a->job.temperature = 0;
     if (a->problems.n == 0)
         return 0;
     if (a->problems.n == 1)
         return refuse_param(r, first->code, first->param, "%s", first->message);
     return refuse_param(r, first->code, first->param, "%s %d more %s wrong.", first->message,
                         a->problems.n - 1, a->problems.n == 2 ? "field is" : "fields are");
+}
+
+int ask_finish(struct ask *a, struct refusal *r)
+{
+    check_choices(a);
+    ask_scoring_rules(a);
+    if (a->job.temperature < TEMPERATURE_GREEDY)
+        a->job.temperature = 0;
+    return ask_verdict(a, r);
 }

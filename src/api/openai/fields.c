@@ -1,4 +1,4 @@
-/* api/openai/fields.c - which fields the two routes know, and what each may hold. */
+/* api/openai/fields.c - which fields the routes know, and what each may hold. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -29,8 +29,9 @@ struct value_field {
     size_t offset; /* in struct ask */
 };
 
-#define JOB(f) offsetof(struct ask, job.f)
-#define ASK(f) offsetof(struct ask, f)
+#define JOB(f)   offsetof(struct ask, job.f)
+#define EMBED(f) offsetof(struct ask, embed.f)
+#define ASK(f)   offsetof(struct ask, f)
 
 static const struct value_field values[] = {
     {"temperature", BOTH, AS_FLOAT, 0, 2, JOB(temperature)},
@@ -49,6 +50,8 @@ static const struct value_field values[] = {
     {"return_tokens_as_token_ids", BOTH, AS_BOOL, 0, 0, ASK(token_ids)},
     {"echo", ON_COMPLETIONS, AS_BOOL, 0, 0, JOB(echo)},
     {"add_special_tokens", ON_COMPLETIONS, AS_BOOL, 0, 0, JOB(add_special)},
+    {"normalize", ON_EMBEDDINGS, AS_BOOL, 0, 0, EMBED(normalize)},
+    {"dimensions", ON_EMBEDDINGS, AS_INT, 1, INT32_MAX, EMBED(dimensions)},
 };
 
 static bool in_range(const struct value_field *f, double v)
@@ -139,6 +142,11 @@ static bool is_false(const json_t *v)
     return json_is_false(v);
 }
 
+static bool is_one(const json_t *v)
+{
+    return json_is_integer(v) && json_integer_value(v) == 1;
+}
+
 /* Refused by name, unless the value asks for nothing. Null never does. */
 static const struct refused_field {
     const char *name;
@@ -161,6 +169,23 @@ static const struct refused_field {
     {"steering_intensity", BOTH, never},
     {"steering", BOTH, never},
     {"return_sae_activations", BOTH, is_false},
+    /* nothing is generated */
+    {"seed", ON_EMBEDDINGS, never},
+    {"n", ON_EMBEDDINGS, is_one},
+    {"max_tokens", ON_EMBEDDINGS, never},
+    {"max_completion_tokens", ON_EMBEDDINGS, never},
+    {"logprobs", ON_EMBEDDINGS, is_false},
+    {"top_logprobs", ON_EMBEDDINGS, never},
+    {"allowed_token_ids", ON_EMBEDDINGS, is_empty},
+    {"logit_bias", ON_EMBEDDINGS, is_empty},
+    {"stream", ON_EMBEDDINGS, is_false},
+    {"tools", ON_EMBEDDINGS, is_empty},
+    {"tool_choice", ON_EMBEDDINGS, is_no_choice},
+    {"response_format", ON_EMBEDDINGS, is_text_format},
+    {"profile", ON_EMBEDDINGS, never},
+    {"steering_intensity", ON_EMBEDDINGS, never},
+    {"steering", ON_EMBEDDINGS, never},
+    {"return_sae_activations", ON_EMBEDDINGS, is_false},
 };
 
 /* Read by the code of the routes. */
@@ -168,7 +193,7 @@ static const struct {
     const char *name;
     int where;
 } others[] = {
-    {"model", BOTH},
+    {"model", BOTH | ON_EMBEDDINGS},
     {"messages", ON_CHAT},
     {"extra_messages", ON_CHAT},
     {"chat_template_kwargs", ON_CHAT},
@@ -181,6 +206,9 @@ static const struct {
     {"logit_bias", BOTH},
     {"allowed_token_ids", BOTH},
     {"stream_options", BOTH},
+    {"input", ON_EMBEDDINGS},
+    {"encoding_format", ON_EMBEDDINGS},
+    {"pooling", ON_EMBEDDINGS},
 };
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
