@@ -24,7 +24,7 @@ LDFLAGS += -pie -Wl,-z,relro,-z,now $(SANFLAGS) -pthread
 LDLIBS := $(shell pkg-config --libs $(PKGS)) -lm
 
 # The rooms, lowest level first. A folder includes only folders left of it ("make layers").
-ROOMS := base kernels tensor db http text model store generate engine service api cli daemon
+ROOMS := base kernels tensor db http text model store generate train engine service api cli daemon
 LIBS := $(foreach r,$(ROOMS),$(B)/lib$(r).a)
 src_of = $(wildcard src/$(1)/*.c src/$(1)/*/*.c)
 obj_of = $(patsubst src/%.c,$(B)/obj/%.o,$(call src_of,$(1)))

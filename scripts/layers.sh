@@ -5,7 +5,7 @@ set -u
 level() {
     case $1 in
     base) echo 0 ;; kernels) echo 1 ;; tensor | db) echo 2 ;; http | text) echo 3 ;; model) echo 4 ;;
-    store | generate) echo 5 ;; engine) echo 6 ;; service) echo 7 ;; api) echo 8 ;; cli) echo 9 ;; daemon) echo 10 ;;
+    store | generate | train) echo 5 ;; engine) echo 6 ;; service) echo 7 ;; api) echo 8 ;; cli) echo 9 ;; daemon) echo 10 ;;
     *) echo 99 ;;
     esac
 }

@@ -38,8 +38,8 @@ int loss_by_name(const char *name);
 const char *const *loss_names(void);      /* NULL-terminated, every name that loss_by_name knows */
 bool loss_needs_old(enum loss_kind kind); /* reads old_logprobs and advantages */
 
-/* One datum. Vectors are [n]; a NULL vector means 1 (weights, mask) and is an error where the loss
- * needs it. A target of -100 has weight 0. */
+/* One datum. Vectors are [n]; a NULL vector means 1 (weights, mask) and must not be
+ * where the loss needs it (loss_needs_old; surrogate). A target of -100 has weight 0. */
 struct loss_datum {
     int n;
     const int32_t *targets;
