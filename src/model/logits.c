@@ -215,6 +215,14 @@ static void add_heads(const struct tile *t, float *y, int first, int n, int work
     }
 }
 
+static void divide(float *x, int n, float temperature)
+{
+    if (temperature == 0 || temperature == 1)
+        return;
+    for (int i = 0; i < n; i++)
+        x[i] = x[i] / temperature;
+}
+
 static void block_item(void *arg, int item, int worker)
 {
     const struct tile *t = arg;
@@ -233,6 +241,7 @@ static void block_item(void *arg, int item, int worker)
     for (int r = 0; r < t->n; r++) {
         size_t cell = (size_t)r * (size_t)l->n_blocks + (size_t)item;
 
+        divide(y + (size_t)r * BLOCK, n, t->rows[r].temperature);
         reduce_row(f->k, y + (size_t)r * BLOCK, first, n, &t->rows[r], &l->parts[cell],
                    l->top + cell * LOGITS_TOP_MAX);
     }
@@ -270,6 +279,7 @@ static void combine_row(const struct logits *l, int r, struct logits_row *row)
         }
     }
     row->n_top = have;
+    row->sum = sum;
     row->log_sum = log(sum);
 }
 

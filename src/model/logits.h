@@ -32,11 +32,13 @@ struct logits_row {
     int n_top;                     /* 0 .. LOGITS_TOP_MAX best entries */
     float *full;                   /* [vocab], caller's; NULL: not wanted */
     const struct adapter *adapter; /* of the row: its lm_head counts; or NULL */
+    float temperature;             /* every logit is divided by it first; 0 or 1: as they are */
     /* answered */
     bool finite;    /* no NaN and no +inf among the logits, and a finite maximum */
     int32_t argmax; /* first index of the maximum */
     float max;
-    double log_sum; /* log of sum over the vocabulary of exp(x - max) */
+    double sum;     /* over the vocabulary, of exp(x - max) */
+    double log_sum; /* its logarithm */
     float target_logit;
     struct logits_top top[LOGITS_TOP_MAX]; /* best first; equal logits by rising token */
 };

@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/forward.h"
+#include "model/layer_phases.h"
 #include "model/rope_table.h"
 
 struct adapter;
@@ -63,13 +64,6 @@ struct forward {
     void *px;         /* prepared rows of a wide step, widest input */
     char *memory;     /* all of the above */
     size_t memory_bytes;
-};
-
-/* Consecutive rows of one sequence: row numbers of the buffer at hand. */
-struct row_run {
-    struct kv_seq *seq;
-    int row, n, pos0;
-    const struct adapter *adapter; /* or NULL */
 };
 
 struct step {

@@ -1,0 +1,89 @@
+/* kernels/backward.h - the arithmetic of the backward pass, in variants that give the same bits.
+ *
+ * Gradients are f32 under every numerics. Nearly all of the work is one kernel, the chain: a matrix
+ * product whose every element is one rising chain of fused multiply-adds that starts from what the
+ * element holds. So a sum may be cut anywhere along its chain, by calls, slices or micro-batches,
+ * and keeps its bits:
+ *
+ *     dX  [rows,in] += dY W      t runs over the outputs      A = dY, B = W as it lies in the image
+ *     dW  [out,in]  += dY^T X    t runs over the rows         A = dY read down its columns, B = X
+ *
+ * The same three rules as in kernels/kernels.h: nothing allocates or fails, no alignment beyond the
+ * type, calls may run at the same time on different outputs. Formulas:
+ * docs/lessons/backward-pass.md.
+ */
+#ifndef KERNELS_BACKWARD_H
+#define KERNELS_BACKWARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/kernels.h"
+
+/* c[i*ldc + j] = fma(a[i*a_row + t*a_step], b[t*ldb + j], c[i*ldc + j]) for t = 0 .. steps-1, for
+ * all i < m, j < n. */
+struct chain {
+    float *c;
+    ptrdiff_t ldc;
+    const float *a;
+    ptrdiff_t a_row, a_step;
+    const void *b;
+    enum kern_dtype b_dtype;
+    ptrdiff_t ldb; /* elements */
+    int m, n, steps;
+};
+
+struct conv_back {
+    float *d; /* [rows,3H], stride ldd: gradients of B, C, X */
+    ptrdiff_t ldd;
+    const float *dz, *bcx; /* [rows,H], [rows,3H] */
+    ptrdiff_t lddz, ldb;
+    int rows, H, K;          /* rows: a whole sequence from its start */
+    const void *taps, *bias; /* [H,K]; [H] or NULL */
+    enum kern_dtype dtype;
+    float *d_taps, *d_bias; /* added to; each may be NULL */
+};
+
+struct kernels_back {
+    const char *name; /* "ref", "avx2", "avx512" */
+
+    /* scratch: CHAIN_SCRATCH bytes, 64-aligned, own to the calling thread. */
+    void (*chain)(const struct chain *p, void *scratch);
+
+    /* y = x r w with r = 1/sqrt(mean(x^2) + eps), T rows of C: with g = dy w,
+     * dx = r (g - x (sum(g x) / C) r^2), or dx += that. r [T] is stored for rmsnorm_weight; sums
+     * have the 16 lanes and the tree of rmsnorm. dx may be dy when not accumulating. */
+    void (*rmsnorm)(float *dx, int lddx, const float *dy, int lddy, const float *x, int ldx,
+                    const void *w, enum kern_dtype dtype, int T, int C, float eps, float *r,
+                    bool accumulate);
+    /* dw[c] = fma(dy[t,c], x[t,c] r[t], dw[c]), rows rising, for c < C. */
+    void (*rmsnorm_weight)(float *dw, const float *dy, int lddy, const float *x, int ldx,
+                           const float *r, int T, int C);
+
+    /* y = silu(gate) up. d_gate or d_up may be dy. */
+    void (*swiglu)(float *d_gate, float *d_up, const float *dy, const float *gate, const float *up,
+                   size_t n);
+
+    /* Logits become gradients of a log-probability but for the target's own term:
+     * x = -(c (exp(x / temperature - max) inv)). */
+    void (*softmax)(float *x, int n, float temperature, float max, float inv, float c);
+
+    /* x *= f */
+    void (*scale)(float *x, size_t n, float f);
+
+    /* One query row against the keys of one block, s = q.k, dp = dout.v: of the first `keys`,
+     * p = exp(s scale - max) inv, ds = p (dp - mean) scale; zero for the rest up to KV_BLOCK.
+     * In place: s becomes p, dp becomes ds. mean = dout.out. */
+    void (*attention_row)(float s[KV_BLOCK], float dp[KV_BLOCK], int keys, float scale, float max,
+                          float inv, float mean);
+
+    /* Channels [c0,c1). With g = dz C: d_taps[c,j] is one chain over rising t, d_bias[c] likewise;
+     * du[t] one chain over j falling, from g[t] on. */
+    void (*short_conv)(const struct conv_back *p, int c0, int c1);
+};
+
+enum { CHAIN_SCRATCH = 320 * 1024 };
+
+/* The table that goes with a table of the forward pass. Never NULL. */
+const struct kernels_back *kernels_back_of(const struct kernels *k);
+#endif

@@ -1,0 +1,21 @@
+/* The backward table of this instruction set: the bodies are written once, against v16.h. */
+#include "kernels/backward_variants.h"
+#include "kernels/v16.h"
+
+#include "kernels/backward_body.h"
+
+enum { CHAIN_ROWS = 6, CHAIN_COLS = 4 }; /* 24 of 32 registers */
+
+#include "kernels/chain_body.h"
+
+const struct kernels_back kernels_back_avx512 = {
+    .name = "avx512",
+    .chain = chain,
+    .rmsnorm = rmsnorm_back,
+    .rmsnorm_weight = rmsnorm_weight,
+    .swiglu = swiglu_back,
+    .softmax = softmax_back,
+    .scale = scale,
+    .attention_row = attention_row,
+    .short_conv = short_conv_back,
+};

@@ -1,0 +1,157 @@
+/* kernels/chain_body.h - the chain of kernels/backward.h, written once against v16.h.
+ *
+ * Tiles of CHAIN_ROWS rows times CHAIN_COLS registers of columns, both set by the including file so
+ * that they fit the registers. B is widened into panels of PANEL columns and STEPS steps, which
+ * stay in the second cache for BLOCK_ROWS rows; A is read as it lies when its steps are neighbours,
+ * else copied so that the values of one step of a tile are. Elements of C are loaded and stored
+ * once a panel: the chain goes on where it stopped. */
+
+enum {
+    PANEL = 64,
+    STEPS = 256,
+    BLOCK_ROWS = 192,
+    A_FLOATS = BLOCK_ROWS * STEPS + LANES, /* copying writes whole registers */
+};
+
+/* B of one panel, and A of one block of rows. */
+struct packed {
+    const float *a, *b;
+    ptrdiff_t a_row, a_step;
+    ptrdiff_t a_tile; /* from tile to tile */
+    int steps;
+};
+
+INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, const float *a,
+                       const float *b, int n)
+{
+    v16 acc[CHAIN_ROWS][CHAIN_COLS];
+    ptrdiff_t a_row = k->a_row, a_step = k->a_step;
+
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < CHAIN_COLS; i++)
+            acc[r][i] = v16_load_n(c + r * ldc + i * LANES, n - i * LANES);
+    for (int t = 0; t < k->steps; t++, a += a_step, b += PANEL) {
+        v16 vb[CHAIN_COLS];
+
+#pragma GCC unroll 4
+        for (int i = 0; i < CHAIN_COLS; i++)
+            vb[i] = v16_load(b + i * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) {
+            v16 va = v16_set(a[r * a_row]);
+
+#pragma GCC unroll 4
+            for (int i = 0; i < CHAIN_COLS; i++)
+                acc[r][i] = v16_fma(va, vb[i], acc[r][i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < CHAIN_COLS; i++)
+            v16_store_n(c + r * ldc + i * LANES, acc[r][i], n - i * LANES);
+}
+
+#define CHAIN_TILE(R)                                                                           \
+    static void chain_tile_##R(float *c, ptrdiff_t ldc, const struct packed *k, const float *a, \
+                               const float *b, int n)                                           \
+    {                                                                                           \
+        chain_tile(R, c, ldc, k, a, b, n);                                                      \
+    }
+
+CHAIN_TILE(1)
+CHAIN_TILE(2)
+CHAIN_TILE(3)
+CHAIN_TILE(4)
+CHAIN_TILE(5)
+CHAIN_TILE(6)
+
+typedef void chain_tile_fn(float *c, ptrdiff_t ldc, const struct packed *k, const float *a,
+                           const float *b, int n);
+
+static chain_tile_fn *const chain_tiles[CHAIN_ROWS] = {
+    chain_tile_1, chain_tile_2, chain_tile_3, chain_tile_4, chain_tile_5, chain_tile_6,
+};
+
+/* Columns [j, j + PANEL) of steps [t0, t0 + steps), zeros past the end. */
+static void pack_b(float *to, const struct chain *p, int t0, int steps, int j)
+{
+    int n = p->n - j;
+
+    for (int t = 0; t < steps; t++, to += PANEL)
+        for (int i = 0; i < PANEL; i += LANES)
+            v16_store(to + i, i < n ? v16_weights(p->b, p->b_dtype,
+                                                  (size_t)((t0 + t) * p->ldb + j + i), n - i)
+                                    : v16_set(0));
+}
+
+/* Rows [i0, i0 + rows): tiles of CHAIN_ROWS, in each step after step. */
+static void pack_a(float *to, const struct chain *p, int i0, int rows, int t0, int steps)
+{
+    for (int i = 0; i < rows; i += CHAIN_ROWS) {
+        const float *a = p->a + (i0 + i) * p->a_row + t0 * p->a_step;
+        int n = rows - i < CHAIN_ROWS ? rows - i : CHAIN_ROWS;
+
+        for (int t = 0; t < steps; t++, a += p->a_step, to += CHAIN_ROWS) {
+            if (p->a_row == 1)
+                v16_store(to, v16_load_part(a, n));
+            else
+                for (int r = 0; r < n; r++)
+                    to[r] = a[r * p->a_row];
+        }
+    }
+}
+
+static struct packed block_a(float *scratch, const struct chain *p, int i0, int rows, int t0,
+                             int steps)
+{
+    if (p->a_step == 1)
+        return (struct packed){.a = p->a + i0 * p->a_row + t0,
+                               .a_row = p->a_row,
+                               .a_step = 1,
+                               .a_tile = CHAIN_ROWS * p->a_row,
+                               .steps = steps};
+    pack_a(scratch, p, i0, rows, t0, steps);
+    return (struct packed){.a = scratch,
+                           .a_row = 1,
+                           .a_step = CHAIN_ROWS,
+                           .a_tile = (ptrdiff_t)CHAIN_ROWS * steps,
+                           .steps = steps};
+}
+
+static void chain_panel(const struct chain *p, const struct packed *k, int i0, int rows, int j)
+{
+    int cols = p->n - j < PANEL ? p->n - j : PANEL;
+    const float *a = k->a;
+
+    for (int i = 0; i < rows; i += CHAIN_ROWS, a += k->a_tile) {
+        int R = rows - i < CHAIN_ROWS ? rows - i : CHAIN_ROWS;
+        float *c = p->c + (i0 + i) * p->ldc + j;
+
+        for (int col = 0; col < cols; col += CHAIN_COLS * LANES)
+            chain_tiles[R - 1](c + col, p->ldc, k, a, k->b + col, cols - col);
+    }
+}
+
+static void chain(const struct chain *p, void *scratch)
+{
+    float *a = scratch, *b = a + A_FLOATS;
+
+    _Static_assert((A_FLOATS + PANEL * STEPS) * sizeof(float) <= CHAIN_SCRATCH, "scratch");
+    for (int t = 0; t < p->steps; t += STEPS) {
+        int steps = p->steps - t < STEPS ? p->steps - t : STEPS;
+
+        for (int i = 0; i < p->m; i += BLOCK_ROWS) {
+            int rows = p->m - i < BLOCK_ROWS ? p->m - i : BLOCK_ROWS;
+            struct packed k = block_a(a, p, i, rows, t, steps);
+
+            k.b = b;
+            for (int j = 0; j < p->n; j += PANEL) {
+                pack_b(b, p, t, steps, j);
+                chain_panel(p, &k, i, rows, j);
+            }
+        }
+    }
+}
