@@ -58,6 +58,7 @@ static void memory_release(struct image *im)
 
 static void image_free(struct image *im)
 {
+    image_bank_forget(im->bank, im);
     model_free(im->model);
     weights_free(im->weights);
     memory_release(im);

@@ -48,6 +48,10 @@ struct image {
     int shared_fd;     /* IMAGE_MEMFD, IMAGE_POSIX_SHM: the arena; else -1 */
     char shm_name[64]; /* IMAGE_POSIX_SHM: name for shm_open, else "" */
     int guard;         /* engine/bus_guard.h slot of a POSIX arena, else -1 */
+
+    /* The bank's own, under its lock: image_bank_know. */
+    char file_sha256[SHA256_HEX]; /* "": not known by a file */
+    struct image *next_known;
 };
 
 /* What a load reads beside the weights; immutable after the load. */

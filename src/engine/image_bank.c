@@ -4,11 +4,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/cpus.h"
 #include "base/err.h"
+#include "base/str.h"
+#include "engine/image.h"
 
 enum {
     HUGE_PAGE = 2 << 20,
@@ -25,6 +28,7 @@ struct image_bank {
     bool keep;
     unsigned char *spare;
     size_t spare_bytes;
+    struct image *known; /* linked by next_known */
 };
 
 struct image_bank *image_bank_new(struct err *e)
@@ -259,4 +263,60 @@ void image_bank_count(struct image_bank *b, int change)
 int image_bank_alive(struct image_bank *b)
 {
     return atomic_load_explicit(&b->alive, memory_order_relaxed);
+}
+
+/* ---- images that are known by their file ---- */
+
+static void unlink_known(struct image_bank *b, struct image *im)
+{
+    for (struct image **at = &b->known; *at; at = &(*at)->next_known)
+        if (*at == im) {
+            *at = im->next_known;
+            break;
+        }
+    im->file_sha256[0] = '\0';
+    im->next_known = NULL;
+}
+
+void image_bank_know(struct image_bank *b, struct image *im, const char *sha256)
+{
+    pthread_mutex_lock(&b->lock);
+    unlink_known(b, im);
+    str_copy(im->file_sha256, sizeof im->file_sha256, sha256);
+    im->next_known = b->known;
+    b->known = im;
+    pthread_mutex_unlock(&b->lock);
+}
+
+void image_bank_forget(struct image_bank *b, struct image *im)
+{
+    pthread_mutex_lock(&b->lock);
+    unlink_known(b, im);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Not of an image whose last reference has just gone: it waits for the lock to be forgotten. */
+static bool ref_if_alive(struct image *im)
+{
+    int refs = atomic_load_explicit(&im->refs, memory_order_relaxed);
+
+    while (refs > 0)
+        if (atomic_compare_exchange_weak_explicit(&im->refs, &refs, refs + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
+}
+
+struct image *image_bank_find(struct image_bank *b, const char *sha256,
+                              const struct image_files *files, const struct image *except)
+{
+    struct image *im;
+
+    pthread_mutex_lock(&b->lock);
+    for (im = b->known; im; im = im->next_known)
+        if (im != except && im->files == files && strcmp(im->file_sha256, sha256) == 0 &&
+            ref_if_alive(im))
+            break;
+    pthread_mutex_unlock(&b->lock);
+    return im;
 }

@@ -15,7 +15,9 @@
 #include <stdint.h>
 
 struct err;
+struct image;
 struct image_bank;
+struct image_files;
 
 struct image_bank *image_bank_new(struct err *e);
 struct image_bank *image_bank_ref(struct image_bank *b);
@@ -37,6 +39,15 @@ void image_bank_give(struct image_bank *b, unsigned char *block, size_t block_by
 
 size_t image_bank_spare_bytes(struct image_bank *b);
 uint64_t image_bank_next_epoch(struct image_bank *b);
+/* Images by the verified file whose tensors they hold. Known is only a private image, which nobody
+ * writes; who writes into one after all forgets it first. The bank holds no reference, and an image
+ * that is freed is forgotten. find gives one other than `except` with these very files (a model is
+ * its configuration and tokenizer too), counted; NULL: none is alive. */
+void image_bank_know(struct image_bank *b, struct image *im, const char *sha256);
+void image_bank_forget(struct image_bank *b, struct image *im);
+struct image *image_bank_find(struct image_bank *b, const char *sha256,
+                              const struct image_files *files, const struct image *except);
+
 /* Images alive in this process, for the limit and for the metrics. */
 void image_bank_count(struct image_bank *b, int change);
 int image_bank_alive(struct image_bank *b);

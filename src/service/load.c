@@ -19,6 +19,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "engine/engine.h"
+#include "engine/image_bank.h"
 #include "engine/snapshot.h"
 #include "service/load_op.h"
 #include "service/load_write.h"
@@ -196,6 +197,7 @@ static int write_in_place(struct op *base, struct refusal *r)
         return r->code ? -1 : memory_refuse_failed(im->weights->bytes, &e, r);
     }
     begin_writing(op);
+    image_bank_forget(im->bank, im);
     start = clock_mono_ns();
     if (load_write(op, im, &e) < 0) {
         become_torn(op);
@@ -299,16 +301,35 @@ static int load_full(struct load_op *op, struct refusal *r)
 
 /* ---- a checkpoint ---- */
 
+/* Running requests may still hold an image of this very file: it becomes the resident again, and no
+ * image more is alive. Not the resident itself: loading it again is the way to mend it. */
+static bool take_alive(struct load_op *op)
+{
+    struct engine *en = op->op.s->engine;
+    struct image *resident = engine_peek_image(en);
+
+    if (op->in_place)
+        op->image = image_bank_find(engine_bank(en), op->sha256, op->files, resident);
+    image_unref(resident);
+    if (!op->image)
+        return false;
+    image_staging_release(&op->staged);
+    log_ev(LOG_INFO, "weights_load_image_alive", "checkpoint=\"%s\" epoch=%" PRIu64,
+           op->manifest.name, op->image->epoch);
+    return true;
+}
+
 static int adopt_staged(struct load_op *op, struct refusal *r)
 {
     const char *reason = NULL;
     struct err e = {0};
 
-    if (!op->staged.weights)
+    if (take_alive(op) || !op->staged.weights)
         return 0;
     op->image = image_adopt(&op->staged, op->files, &reason, &e);
     if (!op->image)
         return refuse_internal(r, &e);
+    image_bank_know(op->image->bank, op->image, op->sha256);
     return op->op.w->attachment.present ? 0 : resident_wait_room(op->op.s, r);
 }
 

@@ -325,6 +325,36 @@ static void staged_weights_are_those_of_the_file(void **state)
     done_with(im, b);
 }
 
+static void an_image_is_found_by_its_file_while_it_lives_and_is_not_written(void **state)
+{
+    struct image_bank *b = new_bank();
+    struct image *im = load(b, MODELS "tiny-llama"), *other = load(b, MODELS "tiny-llama");
+    const char *sha = "466f3f0ab240ab49db6c4257e24d8c10d1529f2bf7bc386062479460f22e7690";
+
+    (void)state;
+    assert_null(image_bank_find(b, sha, im->files, NULL));
+    image_bank_know(b, im, sha);
+    image_bank_know(b, im, sha); /* twice is once */
+    assert_ptr_equal(image_bank_find(b, sha, im->files, NULL), im);
+    image_unref(im); /* the one that find gave */
+    assert_null(image_bank_find(b, sha, im->files, im));
+    assert_null(image_bank_find(b, sha, other->files, NULL));
+    assert_null(image_bank_find(b, "no such file", im->files, NULL));
+    image_bank_forget(b, im);
+    assert_null(image_bank_find(b, sha, im->files, NULL));
+    image_bank_know(b, im, sha);
+    image_bank_know(b, other, sha);
+
+    struct image_files *files = image_files_ref(im->files);
+
+    image_unref(im);
+    assert_null(image_bank_find(b, sha, files, NULL));
+    assert_ptr_equal(image_bank_find(b, sha, other->files, NULL), other);
+    image_unref(other);
+    image_files_unref(files);
+    done_with(other, b);
+}
+
 static void the_spare_serves_what_is_about_its_size_and_nothing_else(void **state)
 {
     struct image_bank *b = new_bank();
@@ -376,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_posix_arena_that_is_cut_short_reads_zeros_and_is_known_damaged),
         cmocka_unit_test(a_lost_page_outside_of_arenas_ends_the_process_as_ever),
         cmocka_unit_test(staged_weights_are_those_of_the_file),
+        cmocka_unit_test(an_image_is_found_by_its_file_while_it_lives_and_is_not_written),
         cmocka_unit_test(the_spare_serves_what_is_about_its_size_and_nothing_else),
     };
 

@@ -27,6 +27,7 @@
 #include "db/db.h"
 #include "engine/engine.h"
 #include "engine/image.h"
+#include "engine/image_bank.h"
 #include "engine/served.h"
 #include "kernels/kernels.h"
 #include "service/identity.h"

@@ -124,6 +124,74 @@ static void not_attached_a_load_swaps_and_old_readers_keep_their_image(void **st
     image_unref(held);
 }
 
+/* Two images take turns while somebody reads each: none is made a second time. */
+static void a_load_whose_image_is_still_read_takes_that_one_and_makes_none(void **state)
+{
+    struct fixture *f = *state;
+    char first[SHA256_HEX], now[SHA256_HEX];
+    struct image *one, *two, *again;
+
+    load_model(f, TINY);
+    attach(f);
+    GRANTED(f, save(f, "run", 1, NULL));
+    weights_digest(f, first);
+    commit(f, 0x40);
+    GRANTED(f, save(f, "run", 2, NULL));
+    GRANTED(f, hold(f, weights_detach));
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000001"));
+    one = engine_peek_image(f->engine);
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000002"));
+    two = engine_peek_image(f->engine);
+    assert_ptr_not_equal(one, two);
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000001"));
+    again = engine_peek_image(f->engine);
+    assert_ptr_equal(again, one);
+    assert_int_equal(image_bank_alive(engine_bank(f->engine)), 2);
+    weights_digest(f, now);
+    assert_string_equal(now, first);
+    image_unref(again);
+    /* The resident itself is read anew: that is the way to mend it. */
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000001"));
+    again = engine_peek_image(f->engine);
+    assert_ptr_not_equal(again, one);
+    image_unref(again);
+    image_unref(one);
+    image_unref(two);
+    assert_int_equal(image_bank_alive(engine_bank(f->engine)), 1);
+}
+
+/* What a trainer has written into is no longer the file it came from. */
+static void an_image_that_was_written_is_not_taken_for_its_file(void **state)
+{
+    struct fixture *f = *state;
+    char first[SHA256_HEX], now[SHA256_HEX];
+    struct image *held, *other;
+
+    load_model(f, TINY);
+    attach(f);
+    GRANTED(f, save(f, "run", 1, NULL));
+    weights_digest(f, first);
+    GRANTED(f, load_path(f, TRAINER, f->attachment, "run/step-000001"));
+    commit(f, 0x40);
+    GRANTED(f, save(f, "run", 2, NULL));
+    GRANTED(f, hold(f, weights_detach));
+    held = engine_peek_image(f->engine); /* the commit, by another way */
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000001"));
+    other = engine_peek_image(f->engine);
+    assert_ptr_not_equal(other, held);
+    weights_digest(f, now);
+    assert_string_equal(now, first);
+    f->set.load_prefetch = false; /* the file goes into the resident's own memory */
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000002"));
+    f->set.load_prefetch = true;
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000002"));
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/step-000001"));
+    weights_digest(f, now);
+    assert_string_equal(now, first);
+    image_unref(held);
+    image_unref(other);
+}
+
 static void another_shape_is_a_full_reload_under_a_row_of_its_own(void **state)
 {
     struct fixture *f = *state;
@@ -347,6 +415,8 @@ int main(void)
         SERVICE_TEST(refusals_of_a_save_leave_nothing_behind),
         SERVICE_TEST(a_load_in_place_gives_the_holder_the_saved_bytes_at_the_same_address),
         SERVICE_TEST(not_attached_a_load_swaps_and_old_readers_keep_their_image),
+        SERVICE_TEST(a_load_whose_image_is_still_read_takes_that_one_and_makes_none),
+        SERVICE_TEST(an_image_that_was_written_is_not_taken_for_its_file),
         SERVICE_TEST(another_shape_is_a_full_reload_under_a_row_of_its_own),
         SERVICE_TEST(a_file_that_is_not_the_hashed_one_is_refused_and_nothing_changes),
         SERVICE_TEST(names_follow_the_saved_weights),
