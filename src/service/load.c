@@ -65,7 +65,7 @@ static int check_client(struct load_op *op, struct refusal *r)
 {
     if (!op->op.req->gone || !atomic_load(op->op.req->gone))
         return 0;
-    return refuse(r, REFUSAL_INTERNAL_ERROR, "The client left before anything was changed.");
+    return refuse_client_left(r);
 }
 
 static int refuse_torn_load(struct load_op *op, const char *stage, const struct err *e,

@@ -110,7 +110,9 @@ int check_weights_hash(void *ctx, struct refusal *r)
     core_loan_end(&op->loan);
     op->verify_ms = clock_ms_since(start);
     if (rc < 0)
-        return e.code == ERR_FORMAT ? refuse_shortened(op, &e, r) : refuse_internal(r, &e);
+        return e.code == ERR_FORMAT      ? refuse_shortened(op, &e, r)
+               : e.code == ERR_CANCELLED ? refuse_client_left(r)
+                                         : refuse_internal(r, &e);
     memcpy(op->op.audit.weights_sha256, op->sha256, SHA256_HEX);
     if (strcmp(op->sha256, op->manifest.weights_sha256) == 0)
         return 0;

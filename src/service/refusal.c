@@ -98,6 +98,12 @@ int refuse_param(struct refusal *r, enum refusal_code code, const char *param, c
     return -1;
 }
 
+int refuse_client_left(struct refusal *r)
+{
+    return refuse(r, REFUSAL_CLIENT_CLOSED_REQUEST,
+                  "The client hung up before anything was changed.");
+}
+
 int refuse_internal(struct refusal *r, const struct err *e)
 {
     static const char *const kinds[] = {

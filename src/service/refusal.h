@@ -56,6 +56,8 @@ int refuse_param(struct refusal *r, enum refusal_code code, const char *param, c
     __attribute__((format(printf, 4, 5)));
 /* INTERNAL_ERROR from an error below: the message is e->msg, details.type the kind of error. */
 int refuse_internal(struct refusal *r, const struct err *e);
+/* CLIENT_CLOSED_REQUEST: whoever asked has hung up, and nothing was changed. */
+int refuse_client_left(struct refusal *r);
 
 void refusal_clear(struct refusal *r);
 

@@ -38,12 +38,18 @@ struct row_work {
     int64_t old_row;
 };
 
+/* Only while nothing is changed: once the old model is let go, the load runs to its end. */
+static bool client_left(const struct row_work *w)
+{
+    return !w->l->dropped && w->l->gone && atomic_load(w->l->gone);
+}
+
 static int may_go_on(void *arg, uint64_t done, uint64_t total)
 {
     const struct row_work *w = arg;
 
     (void)done, (void)total;
-    if (w->l->gone && atomic_load(w->l->gone))
+    if (client_left(w))
         return 1;
     return w->deadline_ns && clock_mono_ns() > w->deadline_ns;
 }
@@ -51,8 +57,11 @@ static int may_go_on(void *arg, uint64_t done, uint64_t total)
 static int refuse_load(const struct row_work *w, const struct err *e, const char *reason,
                        struct refusal *r)
 {
-    json_t *details = json_pack("{s:I, s:s}", "model_id", (json_int_t)w->l->id, "error", e->msg);
+    json_t *details;
 
+    if (e->code == ERR_CANCELLED && client_left(w))
+        return refuse_client_left(r);
+    details = json_pack("{s:I, s:s}", "model_id", (json_int_t)w->l->id, "error", e->msg);
     if (e->code == ERR_NOMEM) {
         json_decref(details);
         return memory_refuse_failed(w->md.all.data_bytes, e, r);
@@ -188,16 +197,18 @@ static void note_facts(struct row_work *w)
         log_ev(LOG_WARNING, "catalogue_facts", "row=%" PRId64 " cause=\"%s\"", w->row.id, e.msg);
 }
 
-/* The row goes to error, unless it is the resident all the same: then it stays loaded. */
+/* The row goes to error, unless it is the resident all the same (then it stays loaded) or nothing
+ * is wrong with it: the client left. */
 static void note_failure(struct row_work *w, const struct refusal *r)
 {
     struct served *now = engine_peek_served(w->s->engine);
-    bool resident = now && now->row_id == w->row.id;
+    enum model_status status = now && now->row_id == w->row.id            ? MODEL_LOADED
+                               : r->code == REFUSAL_CLIENT_CLOSED_REQUEST ? MODEL_READY
+                                                                          : MODEL_ERROR;
     struct err e = {0};
 
-    if (w->row.id &&
-        catalogue_set_status(w->s->db, w->row.id, resident ? MODEL_LOADED : MODEL_ERROR,
-                             resident ? NULL : r->message, &e) < 0)
+    if (w->row.id && catalogue_set_status(w->s->db, w->row.id, status,
+                                          status == MODEL_ERROR ? r->message : NULL, &e) < 0)
         log_ev(LOG_WARNING, "catalogue_status", "cause=\"%s\"", e.msg);
     served_unref(now);
 }

@@ -162,7 +162,8 @@ def test_a_load_whose_client_left_before_the_barrier_changes_nothing(where, serv
     reset(link)
     time.sleep(0.3)  # the server hears of it
     server.gate.release(held)
-    wait_for(lambda: "the client has left" in server.log_text())
+    wait_for(lambda: '"code":"CLIENT_CLOSED_REQUEST"' in server.log_text())
+    assert '"outcome":"refused","http_status":499' in server.log_text() and "INTERNAL_ERROR" not in server.log_text()
     assert hashlib.sha256(server.arena).hexdigest() == before and server.status()["model"]["name"] == name
     assert server.status()["weights_state"] == "clean" and server.load(path="run/step-000001")[0] == 200
 
