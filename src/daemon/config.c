@@ -450,7 +450,8 @@ static int default_batch_dir(struct config *c, struct err *e)
 
 int config_directories(struct config *c, struct err *e)
 {
-    if (default_state_dir(c, e) < 0 || default_checkpoint_dir(c, e) < 0)
+    if (default_state_dir(c, e) < 0 || default_checkpoint_dir(c, e) < 0 ||
+        default_weaver_dir(c, e) < 0)
         return -1;
     return default_batch_dir(c, e);
 }
