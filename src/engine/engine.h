@@ -34,6 +34,7 @@ struct engine_config {
     size_t kv_bytes;         /* 0: a quarter of the memory that is free after the first load */
     int max_images;          /* images of the resident alive at once (default 3) */
     int64_t hold_timeout_ms; /* longest wait of a held request */
+    int train_share;         /* percent of the time that training may take while requests run */
 };
 
 struct engine *engine_start(const struct engine_config *c, struct err *e);
@@ -190,6 +191,7 @@ struct gen_spec {
     bool prompt_logprobs;     /* GEN_PROMPT_TOKEN events, top_logprobs alternatives each */
     enum gen_pooling pooling; /* GEN_VECTOR for each prompt; then max_tokens is 0 and nothing is
                                  scored */
+    float prompt_temperature; /* scored prompts: of logits divided by it; 0: as they are */
     bool tell_drawn;          /* GEN_TOKEN tells the distribution drawn from */
     uint64_t load_counter;
     /* Weights to run on instead of the resident, and the adapter beside them: counted by the

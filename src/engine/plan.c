@@ -45,6 +45,12 @@ static struct logits_row *add_select(struct step *st, struct part *p, int row, i
     return r;
 }
 
+static void score(struct logits_row *row, const struct gen_spec *spec, int32_t target)
+{
+    row->target = target;
+    row->temperature = spec->prompt_temperature;
+}
+
 /* Picks for the sequence and everyone who follows it: all from the same row. */
 static void add_picks(struct step *st, struct part *p, struct logits_row *row)
 {
@@ -78,7 +84,7 @@ static void add_part(struct step *st, struct sequence *s, const int32_t *tokens,
         if (last && s->max_new > 0)
             add_picks(st, p, add_select(st, p, st->n_rows + i, spec->top_logprobs));
         else if (!last && scored)
-            add_select(st, p, st->n_rows + i, spec->top_logprobs)->target = tokens[i + 1];
+            score(add_select(st, p, st->n_rows + i, spec->top_logprobs), spec, tokens[i + 1]);
         else if (pooling_takes(s, p->pos0 + i))
             add_select(st, p, st->n_rows + i, -1);
     }

@@ -1,6 +1,8 @@
 /* What one request gets: golden answers, whatever else runs. */
 #include "engine_test.h"
 
+#include <math.h>
+
 enum { LONG_PROMPT = 300 };
 
 static json_t *read_golden(const char *model)
@@ -357,6 +359,33 @@ static void weights_that_are_not_finite_end_the_request_and_nothing_else(void **
     engine_stop(en);
 }
 
+static void a_prompt_is_scored_under_a_temperature_of_its_own(void **state)
+{
+    enum { LENGTH = 30 };
+    struct engine *en = start_with_model("tiny-llama", 2, 4);
+    int32_t ids[LENGTH];
+    struct gen_prompt p = {.tokens = ids, .n = LENGTH};
+    struct gen_spec spec = plain_spec(&p, 1, 0);
+    const float temperatures[] = {0, 1, 1e6f};
+    struct heard *h[3];
+
+    (void)state;
+    fill_prompt(ids, LENGTH, 5);
+    spec.prompt_logprobs = true;
+    for (int i = 0; i < 3; i++) {
+        spec.prompt_temperature = temperatures[i];
+        h[i] = submit(en, spec);
+        heard_end(h[i], GEN_DONE);
+    }
+    assert_memory_equal(h[0]->seq[0].prompt_logprobs, h[1]->seq[0].prompt_logprobs,
+                        LENGTH * sizeof(float));
+    for (int i = 1; i < LENGTH; i++) /* so hot that every token of 512 is as likely as any */
+        assert_float_equal(h[2]->seq[0].prompt_logprobs[i], -log(512), 1e-4);
+    for (int i = 0; i < 3; i++)
+        heard_free(h[i]);
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -370,6 +399,7 @@ int main(void)
         cmocka_unit_test(a_context_that_is_full_ends_with_length),
         cmocka_unit_test(scoring_generates_nothing),
         cmocka_unit_test(weights_that_are_not_finite_end_the_request_and_nothing_else),
+        cmocka_unit_test(a_prompt_is_scored_under_a_temperature_of_its_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
