@@ -6,6 +6,7 @@
 #include "api/envelope.h"
 #include "api/millm/routes.h"
 #include "api/router.h"
+#include "api/weaver/face.h"
 #include "base/buf.h"
 #include "base/json.h"
 #include "http/request.h"
@@ -54,13 +55,19 @@ void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
     free(m.rest);
 }
 
+static bool is_weaver(const char *raw_path)
+{
+    return strncmp(raw_path, "/api/v1/", 8) == 0;
+}
+
 size_t api_limit(void *arg, const char *method, const char *raw_path)
 {
     struct api_match m;
     size_t n;
     const struct api_route *table = api_routes(&n);
 
-    (void)arg;
+    if (is_weaver(raw_path))
+        return weaver_body_limit(arg, method, raw_path);
     api_match_route(table, n, method, raw_path, &m);
     free(m.rest);
     return api_body_limit(m.route ? m.route->body : BODY_SMALL);
@@ -93,6 +100,10 @@ static json_t *management_body(const struct http_refusal_facts *f)
 const char *api_refuse(void *arg, const char *raw_path, const struct http_refusal_facts *f,
                        struct buf *body)
 {
+    if (is_weaver(raw_path)) {
+        weaver_refuse(f, body);
+        return "application/json";
+    }
     json_t *o = strncmp(raw_path, "/v1/", 4) == 0 ? v1_body(f) : management_body(f);
 
     if (f->kind == HTTP_TOO_LARGE)

@@ -28,12 +28,22 @@ static char *decode_rest(const char *s)
     return rest ? rest : strdup("");
 }
 
-/* Both paths begin with '/'. On a match *id and *rest (borrowed from path) are what the pattern
- * took. */
-static bool fits(const char *pattern, const char *path, int64_t *id, const char **rest)
+static void take_key(char key[65], const char *s, size_t n)
+{
+    if (n > 64)
+        n = 0;
+    memcpy(key, s, n);
+    key[n] = '\0';
+}
+
+/* Both paths begin with '/'. On a match *id, *rest (borrowed from path) and key are what the
+ * pattern took. */
+static bool fits(const char *pattern, const char *path, int64_t *id, const char **rest,
+                 char key[65])
 {
     *id = 0;
     *rest = NULL;
+    *key = '\0';
     while (*pattern == '/' && *path == '/') {
         size_t p = strcspn(++pattern, "/"), n = strcspn(++path, "/");
 
@@ -43,6 +53,8 @@ static bool fits(const char *pattern, const char *path, int64_t *id, const char 
         }
         if (p == 4 && strncmp(pattern, "{id}", 4) == 0)
             *id = parse_id(path, n);
+        else if (p == 5 && strncmp(pattern, "{key}", 5) == 0)
+            take_key(key, path, n);
         else if (p != n || strncmp(pattern, path, n) != 0)
             return false;
         pattern += p;
@@ -68,7 +80,7 @@ void api_match_route(const struct api_route *table, size_t n, const char *method
     if (strcmp(method, "HEAD") == 0)
         method = "GET";
     for (size_t i = 0; i < n; i++) {
-        if (!fits(table[i].pattern, raw_path, &id, &rest))
+        if (!fits(table[i].pattern, raw_path, &id, &rest, out->key))
             continue;
         if (strcmp(table[i].method, method) == 0) {
             out->route = &table[i];
@@ -79,6 +91,15 @@ void api_match_route(const struct api_route *table, size_t n, const char *method
         if (id >= 0)
             allow(out, table[i].method);
     }
+}
+
+bool api_pattern_fits(const char *pattern, const char *raw_path, struct api_match *out)
+{
+    const char *rest;
+    int64_t id;
+
+    *out = (struct api_match){0};
+    return fits(pattern, raw_path, &id, &rest, out->key);
 }
 
 size_t api_body_limit(enum api_body_class c)

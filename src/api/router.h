@@ -1,11 +1,13 @@
 /* api/router.h - finds the row for a method and a path. The product's table is api/routes.c.
  *
- * A pattern is literal segments, "{id}" (one segment) or, as the last one, "{rest...}" (everything
- * that is left, slashes too, at least one byte). Segments are compared as sent; what a pattern
- * takes is decoded once. The first row that fits wins, so literal rows stand before patterns. */
+ * A pattern is literal segments, "{id}" (one segment, a number), "{key}" (one segment, any) or, as
+ * the last one, "{rest...}" (everything that is left, slashes too, at least one byte). Segments are
+ * compared as sent; what a pattern takes is decoded once. The first row that fits wins, so literal
+ * rows stand before patterns. */
 #ifndef API_ROUTER_H
 #define API_ROUTER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +26,7 @@ struct api_match {
     const struct api_route *route; /* NULL: see allow */
     int64_t id;     /* {id}: 1 and more, 0 when there is none, -1 when it is no such number */
     char *rest;     /* {rest...}: owned, "" when it cannot be decoded; else NULL */
+    char key[65];   /* {key}: as sent; "" when there is none or it is longer */
     char allow[64]; /* methods of this path ("GET, POST"); "": no such path */
 };
 
@@ -31,6 +34,9 @@ struct api_match {
  * too. */
 void api_match_route(const struct api_route *table, size_t n, const char *method,
                      const char *raw_path, struct api_match *out);
+
+/* One pattern alone: of *out only key is set. */
+bool api_pattern_fits(const char *pattern, const char *raw_path, struct api_match *out);
 
 const struct api_route *api_routes(size_t *n); /* the product's one table */
 size_t api_body_limit(enum api_body_class c);

@@ -2,6 +2,7 @@
 #include "api/millm/routes.h"
 #include "api/openai/routes.h"
 #include "api/router.h"
+#include "api/weaver/face.h"
 
 static const struct api_route routes[] = {
     {"GET", "/v1/models", openai_list_models, BODY_NONE},
@@ -9,6 +10,12 @@ static const struct api_route routes[] = {
     {"POST", "/v1/chat/completions", openai_chat, BODY_LARGE},
     {"POST", "/v1/completions", openai_completions, BODY_LARGE},
     {"POST", "/v1/embeddings", openai_embeddings, BODY_LARGE},
+
+    /* the training and sampling API: api/weaver/routes.c */
+    {"GET", "/api/v1/{rest...}", weaver_face, BODY_NONE},
+    {"POST", "/api/v1/{rest...}", weaver_face, BODY_LARGE},
+    {"PATCH", "/api/v1/{rest...}", weaver_face, BODY_SMALL},
+    {"DELETE", "/api/v1/{rest...}", weaver_face, BODY_NONE},
 
     {"POST", "/api/weights/attach", millm_attach, BODY_SMALL},
     {"POST", "/api/weights/detach", millm_detach, BODY_SMALL},

@@ -131,7 +131,8 @@ static int open_service(struct daemon *d, struct err *e)
                                   .roots = d->roots,
                                   .schema = d->schema,
                                   .faults = d->faults,
-                                  .tokens = d->config.tokens};
+                                  .tokens = d->config.tokens,
+                                  .keys = d->config.keys};
 
     parts.chat = d->chat = chat_worker_new(e);
     if (!d->chat)
@@ -174,6 +175,7 @@ static int build(struct daemon *d, struct err *e)
 
 static void take_down(struct daemon *d)
 {
+    service_stop(d->service);
     if (d->http)
         http_server_stop(d->http, STOP_GRACE_MS);
     service_close(d->service);

@@ -46,7 +46,7 @@ static int build_from_file(struct http_call *call)
 {
     struct http_resp *r = &call->resp;
 
-    call->answer = MHD_create_response_from_fd64(r->file_bytes, r->file);
+    call->answer = MHD_create_response_from_fd_at_offset64(r->file_bytes, r->file, r->file_from);
     if (!call->answer)
         return -1;
     call->answer_bytes = r->file_bytes;

@@ -49,7 +49,7 @@ struct http_resp {
     int n_headers;
     struct buf body;
     int file; /* instead of the body; owned, -1: none */
-    size_t file_bytes;
+    size_t file_from, file_bytes;
     const char *content_type;
     bool close; /* the connection ends after this answer */
 };

@@ -69,13 +69,20 @@ void http_resp_text(struct http_resp *r, const char *content_type, const char *t
     http_resp_body(r, content_type, &b);
 }
 
-void http_resp_file(struct http_resp *r, const char *content_type, int fd, size_t bytes)
+void http_resp_file_part(struct http_resp *r, const char *content_type, int fd, size_t from,
+                         size_t bytes)
 {
     r->content_type = arena_strdup(&call_of_resp(r)->arena, content_type, strlen(content_type));
     if (r->file >= 0)
         close(r->file);
     r->file = fd;
+    r->file_from = from;
     r->file_bytes = bytes;
+}
+
+void http_resp_file(struct http_resp *r, const char *content_type, int fd, size_t bytes)
+{
+    http_resp_file_part(r, content_type, fd, 0, bytes);
 }
 
 /* ---- streams ---- */

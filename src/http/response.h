@@ -26,6 +26,9 @@ void http_resp_text(struct http_resp *r, const char *content_type, const char *t
 /* The first `bytes` of an open regular file are the body, sent as the client takes them. fd is
  * consumed. */
 void http_resp_file(struct http_resp *r, const char *content_type, int fd, size_t bytes);
+/* The same for the part that begins at `from`. */
+void http_resp_file_part(struct http_resp *r, const char *content_type, int fd, size_t from,
+                         size_t bytes);
 
 /* Status and headers leave now, the body is what is written until http_stream_end. Never NULL; when
  * memory is short the stream is one whose client has left. */

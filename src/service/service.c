@@ -11,6 +11,7 @@
 #include "service/jobs.h"
 #include "service/leases.h"
 #include "service/state.h"
+#include "service/weaver/weaver.h"
 
 static int new_boot_id(char out[9], struct err *e)
 {
@@ -38,6 +39,7 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
                           .chat = parts->chat,
                           .faults = parts->faults,
                           .tokens = parts->tokens,
+                          .keys = parts->keys,
                           .started_wall_ms = clock_wall_ms(),
                           .started_ns = clock_mono_ns()};
     s->weights = calloc(1, sizeof *s->weights);
@@ -53,7 +55,17 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
     s->weights->attachment.pidfd = -1;
     arena_sweep(s->boot_id);
     engine_set_tick(s->engine, state_tick, s);
+    if (s->settings->weaver_dir && !(s->weaver = weaver_open(s, e))) {
+        service_close(s);
+        return NULL;
+    }
     return s;
+}
+
+void service_stop(struct service *s)
+{
+    if (s)
+        weaver_stop(s->weaver);
 }
 
 static void end_everything(struct engine *en, void *arg)
@@ -68,7 +80,9 @@ void service_close(struct service *s)
 {
     if (!s)
         return;
+    weaver_stop(s->weaver);
     jobs_free(s->jobs);
+    weaver_close(s->weaver);
     if (s->weights && s->board) {
         engine_set_tick(s->engine, NULL, NULL);
         engine_call(s->engine, end_everything, s);

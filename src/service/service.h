@@ -52,7 +52,7 @@ struct service {
     struct chat_worker *chat;
     struct faults *faults;
     const struct tokens *tokens, *keys;
-    struct weaver *weaver; /* owned; the training API: NULL without settings->weaver_dir */
+    struct weaver *weaver;         /* owned; the training API: NULL without settings->weaver_dir */
     struct weights_state *weights; /* owned; engine thread */
     struct board *board;           /* owned; the published copy */
     struct leases *leases;         /* owned; any thread */
@@ -62,6 +62,9 @@ struct service {
 };
 
 struct service *service_open(const struct service_parts *parts, struct err *e);
+/* Whoever waits for something inside the service is answered soon: before the server that carries
+ * the calls is stopped. NULL is allowed. */
+void service_stop(struct service *s);
 /* Waits for background loads, ends the attachment and frees the resident. The engine still runs. */
 void service_close(struct service *s); /* NULL is allowed */
 #endif

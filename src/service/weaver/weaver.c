@@ -1,0 +1,199 @@
+/* service/weaver/weaver.c - opening, ending, and the one thread that finishes what the engine did.
+ */
+#include "service/weaver/weaver.h"
+
+#include <errno.h>
+#include <openssl/rand.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "db/db.h"
+#include "service/service.h"
+#include "service/weaver/answers.h"
+#include "service/weaver/impl.h"
+#include "service/weaver/operations.h"
+
+static const int64_t sweep_every_ns = 2000000000, tick_ns = 200000000;
+
+/* ---- the finisher ---- */
+
+void w_op_engine_done(struct weaver *w, struct w_op *op)
+{
+    struct w_op **at;
+
+    pthread_mutex_lock(&w->ended_lock);
+    for (at = &w->ended; *at; at = &(*at)->next_ended)
+        ;
+    *at = op;
+    op->next_ended = NULL;
+    pthread_cond_signal(&w->ended_came);
+    pthread_mutex_unlock(&w->ended_lock);
+}
+
+static struct timespec soon(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += tick_ns;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* What came, or NULL after a tick; *over when there will be nothing more. */
+static struct w_op *take_ended(struct weaver *w, bool *over)
+{
+    struct timespec until = soon();
+    struct w_op *op;
+
+    pthread_mutex_lock(&w->ended_lock);
+    while (!w->ended && !w->finisher_stops)
+        if (pthread_cond_timedwait(&w->ended_came, &w->ended_lock, &until) == ETIMEDOUT)
+            break;
+    op = w->ended;
+    if (op)
+        w->ended = op->next_ended;
+    *over = !op && w->finisher_stops;
+    pthread_mutex_unlock(&w->ended_lock);
+    return op;
+}
+
+static void sweep(struct weaver *w)
+{
+    int64_t now = clock_mono_ns();
+
+    if (now < w->next_sweep_ns)
+        return;
+    w->next_sweep_ns = now + sweep_every_ns;
+    w_answers_sweep(w);
+    w_ops_sweep(w);
+}
+
+static void *finisher(void *arg)
+{
+    struct weaver *w = arg;
+    bool over = false;
+
+    while (!over) {
+        struct w_op *op = take_ended(w, &over);
+
+        if (op)
+            op->ended(w, op);
+        else
+            sweep(w);
+    }
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+static void init_locks(struct weaver *w)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->ended_lock, NULL);
+    pthread_cond_init(&w->changed, &monotonic);
+    pthread_cond_init(&w->ended_came, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static int open_operations(struct weaver *w, struct err *e)
+{
+    struct buf path = {0};
+
+    buf_printf(&path, "%s/cairn.db", w->s->settings->state_dir);
+    w->ops = path.failed ? NULL : db_open(buf_str(&path), e);
+    buf_release(&path);
+    return w->ops ? db_relax(w->ops, e) : -1;
+}
+
+static int open_root(struct weaver *w, struct err *e)
+{
+    const char *dir = w->s->settings->weaver_dir;
+
+    if (fs_make_dirs(dir, 0750, e) < 0)
+        return err_wrap(e, "WEAVER_CHECKPOINT_DIR");
+    w->root_fd = fs_open_dir(dir, e);
+    return w->root_fd < 0 ? err_wrap(e, "WEAVER_CHECKPOINT_DIR") : 0;
+}
+
+static int start_finisher(struct weaver *w, struct err *e)
+{
+    int rc = pthread_create(&w->finisher, NULL, finisher, w);
+
+    w->has_finisher = rc == 0;
+    errno = rc;
+    return rc == 0 ? 0 : err_io(e, "start a thread of the training API");
+}
+
+struct weaver *weaver_open(struct service *s, struct err *e)
+{
+    struct weaver *w = calloc(1, sizeof *w);
+
+    if (!w) {
+        err_nomem(e);
+        return NULL;
+    }
+    *w = (struct weaver){.s = s, .db = s->db, .root_fd = -1};
+    init_locks(w);
+    if (open_operations(w, e) < 0 || open_root(w, e) < 0 || w_ops_restart(w, e) < 0)
+        goto fail;
+    if (RAND_bytes(w->link_key, sizeof w->link_key) != 1) {
+        err_set(e, ERR_IO, "no random bytes");
+        goto fail;
+    }
+    if (start_finisher(w, e) < 0)
+        goto fail;
+    return w;
+
+fail:
+    weaver_close(w);
+    return NULL;
+}
+
+void weaver_stop(struct weaver *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->stopping = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void stop_finisher(struct weaver *w)
+{
+    if (!w->has_finisher)
+        return;
+    pthread_mutex_lock(&w->ended_lock);
+    w->finisher_stops = true;
+    pthread_cond_signal(&w->ended_came);
+    pthread_mutex_unlock(&w->ended_lock);
+    pthread_join(w->finisher, NULL);
+}
+
+void weaver_close(struct weaver *w)
+{
+    if (!w)
+        return;
+    stop_finisher(w);
+    fs_close(w->root_fd);
+    db_close(w->ops);
+    pthread_mutex_destroy(&w->lock);
+    pthread_mutex_destroy(&w->ended_lock);
+    pthread_cond_destroy(&w->changed);
+    pthread_cond_destroy(&w->ended_came);
+    free(w);
+}
