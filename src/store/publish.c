@@ -134,7 +134,17 @@ static int write_weights(struct job *j, struct err *e)
     faults_write_delay(j->req->faults);
     j->weights_fd = stream_write(j->tmp_fd, j->req->weights_name, &j->req->weights, tell_block, j,
                                  j->out->weights_sha256, e);
-    return j->weights_fd < 0 ? -1 : 0;
+    if (j->weights_fd < 0)
+        return -1;
+    for (int i = 0; i < j->req->n_more; i++) {
+        struct publish_stream *s = &j->req->more[i];
+        int fd = stream_write(j->tmp_fd, s->name, &s->source, NULL, NULL, s->sha256, e);
+
+        if (fd < 0)
+            return -1;
+        fs_close(fd);
+    }
+    return 0;
 }
 
 static int write_companions(struct job *j, struct err *e)
@@ -180,6 +190,9 @@ static int sync_files(struct job *j, struct err *e)
 {
     if (sync_weights(j, e) < 0)
         return -1;
+    for (int i = 0; i < j->req->n_more; i++)
+        if (fs_sync_name(j->tmp_fd, j->req->more[i].name, e) < 0)
+            return -1;
     for (int i = 0; i < j->req->n_files; i++)
         if (fs_sync_name(j->tmp_fd, j->req->files[i].name, e) < 0)
             return -1;

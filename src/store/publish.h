@@ -60,6 +60,14 @@ struct publish_file {
     size_t n;
 };
 
+/* A further streamed file, written in the stage `weights` after the first one. sha256 is filled in
+ * before the manifest is asked for. */
+struct publish_stream {
+    const char *name;
+    struct ckpt_source source;
+    char sha256[SHA256_HEX];
+};
+
 /* Everything is borrowed until publish returns. */
 struct publish_req {
     int root_fd;              /* directory that holds the run directories */
@@ -67,6 +75,8 @@ struct publish_req {
     const char *final_name;   /* one segment: "step-000500" */
     const char *weights_name; /* "model.safetensors" */
     struct ckpt_source weights;
+    struct publish_stream *more; /* or NULL */
+    int n_more;
     const struct publish_file *files; /* companions */
     int n_files;
     const char *manifest_name; /* "manifest.json" */

@@ -132,6 +132,37 @@ static void the_files_hold_the_bytes_and_the_hashes_are_theirs(void **state)
     }
 }
 
+static void further_streams_are_hashed_and_fail_like_the_first(void **state)
+{
+    struct scratch *s = *state;
+    struct image im = make_image(100), more = make_image(PUBLISH_BLOCK + 7);
+    struct publish_stream second = {.name = "optimizer.safetensors",
+                                    .source = {(int64_t)more.n, read_image, &more}};
+    struct publish_req req = request(s, &im, "step-000001");
+    struct publish_result out;
+    struct buf text = {0};
+    struct err e = {0};
+    char sha[SHA256_HEX];
+
+    req.more = &second;
+    req.n_more = 1;
+    assert_int_equal(publish(&req, &out, &e), 0);
+    read_back(s, "r1/step-000001/optimizer.safetensors", &text);
+    assert_int_equal(text.len, more.n);
+    sha256_hex_of(more.bytes, more.n, sha);
+    assert_string_equal(second.sha256, sha);
+    assert_memory_equal(text.data, more.bytes, more.n);
+    im.next = more.next = 0;
+    more.fail_at = 4096;
+    req.final_name = "step-000002";
+    assert_int_equal(publish(&req, &out, &e), -1);
+    assert_int_equal(out.stage, PUBLISH_WEIGHTS);
+    assert_int_equal(faccessat(s->fd, "r1/step-000002", F_OK, 0), -1);
+    buf_release(&text);
+    free(im.bytes);
+    free(more.bytes);
+}
+
 static void what_was_hashed_is_what_was_written_though_the_source_changes(void **state)
 {
     struct scratch *s = *state;
@@ -441,6 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(the_files_hold_the_bytes_and_the_hashes_are_theirs),
+        SCRATCH_TEST(further_streams_are_hashed_and_fail_like_the_first),
         SCRATCH_TEST(what_was_hashed_is_what_was_written_though_the_source_changes),
         SCRATCH_TEST(latest_is_the_last_saved_not_the_largest),
         SCRATCH_TEST(modes_are_those_of_readable_files),
