@@ -12,6 +12,7 @@
 #include "http/request.h"
 #include "http/response.h"
 #include "service/refusal.h"
+#include "service/service.h"
 
 static void refuse_id(struct api_call *call)
 {
@@ -37,8 +38,8 @@ static void answer_unknown(struct api_call *call, const struct api_match *m)
 
 void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
 {
-    struct api_call call = {.api = arg, .req = req, .resp = resp, .rest = ""};
     struct api_match m;
+    struct api_call call = {.api = arg, .req = req, .resp = resp, .rest = "", .key = m.key};
     size_t n;
     const struct api_route *table = api_routes(&n);
 
@@ -60,6 +61,12 @@ static bool is_weaver(const char *raw_path)
     return strncmp(raw_path, "/api/v1/", 8) == 0;
 }
 
+/* The file, and what a form wraps around it. */
+static size_t upload_limit(const struct settings *set)
+{
+    return (size_t)set->batch_max_file_bytes + api_body_limit(BODY_NONE);
+}
+
 size_t api_limit(void *arg, const char *method, const char *raw_path)
 {
     struct api_match m;
@@ -70,6 +77,8 @@ size_t api_limit(void *arg, const char *method, const char *raw_path)
         return weaver_body_limit(arg, method, raw_path);
     api_match_route(table, n, method, raw_path, &m);
     free(m.rest);
+    if (m.route && m.route->body == BODY_UPLOAD)
+        return upload_limit(((const struct api *)arg)->service->settings);
     return api_body_limit(m.route ? m.route->body : BODY_SMALL);
 }
 

@@ -11,6 +11,7 @@
 
 #include "http/server.h"
 
+struct batch_call;
 struct http_req;
 struct http_resp;
 struct service;
@@ -27,6 +28,8 @@ struct api_call {
     struct http_resp *resp;
     int64_t id;       /* {id} of the pattern, else 0 */
     const char *rest; /* {rest...} of the pattern, decoded once, else "" */
+    const char *key;  /* {key} of the pattern as sent, else "" */
+    const struct batch_call *row; /* NULL: the request came over the network */
 };
 
 typedef void api_fn(struct api_call *call);

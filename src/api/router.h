@@ -13,7 +13,8 @@
 
 #include "api/api.h"
 
-enum api_body_class { BODY_NONE, BODY_SMALL, BODY_LARGE }; /* 64 KiB (skipped), 1 MiB, 16 MiB */
+/* 64 KiB (skipped), 1 MiB, 16 MiB; BODY_UPLOAD: BATCH_MAX_FILE_BYTES and 64 KiB. */
+enum api_body_class { BODY_NONE, BODY_SMALL, BODY_LARGE, BODY_UPLOAD };
 
 struct api_route {
     const char *method;

@@ -11,6 +11,17 @@ static const struct api_route routes[] = {
     {"POST", "/v1/completions", openai_completions, BODY_LARGE},
     {"POST", "/v1/embeddings", openai_embeddings, BODY_LARGE},
 
+    {"GET", "/v1/files", openai_list_files, BODY_NONE},
+    {"POST", "/v1/files", openai_upload_file, BODY_UPLOAD},
+    {"GET", "/v1/files/{key}", openai_get_file, BODY_NONE},
+    {"DELETE", "/v1/files/{key}", openai_delete_file, BODY_NONE},
+    {"GET", "/v1/files/{key}/content", openai_file_content, BODY_NONE},
+    {"GET", "/v1/batches", openai_list_batches, BODY_NONE},
+    {"POST", "/v1/batches", openai_create_batch, BODY_SMALL},
+    {"GET", "/v1/batches/{key}", openai_get_batch, BODY_NONE},
+    {"POST", "/v1/batches/{key}/cancel", openai_cancel_batch, BODY_SMALL},
+    {"POST", "/v1/batches/{key}/lease", openai_lend_batch, BODY_SMALL},
+
     /* the training and sampling API: api/weaver/routes.c */
     {"GET", "/api/v1/{rest...}", weaver_face, BODY_NONE},
     {"POST", "/api/v1/{rest...}", weaver_face, BODY_LARGE},

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "api/api.h"
+#include "api/openai/batch_row.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/faults.h"
@@ -24,6 +25,7 @@
 #include "engine/engine.h"
 #include "http/server.h"
 #include "kernels/kernels.h"
+#include "service/batches.h"
 #include "service/models.h"
 #include "service/refusal.h"
 #include "service/service.h"
@@ -246,12 +248,18 @@ static void block_signals(sigset_t *set)
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
 }
 
+/* Batches go on only when the model that they may belong to had its chance. */
+static int start_work(struct daemon *d, struct err *e)
+{
+    load_first_model(d);
+    return batches_start(d->service->batches, openai_batch_row, &d->api, e);
+}
+
 static void run(struct daemon *d, const sigset_t *stop, FILE *out)
 {
     bool six = strchr(d->config.settings.host, ':') != NULL;
     int got;
 
-    load_first_model(d);
     fprintf(out, "listening on http://%s%s%s:%d\n", six ? "[" : "", d->config.settings.host,
             six ? "]" : "", http_server_port(d->http));
     fflush(out);
@@ -314,6 +322,8 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
         rc = config_check(&d.config, e);
     if (rc == 0)
         rc = build(&d, e);
+    if (rc == 0)
+        rc = start_work(&d, e);
     if (rc == 0)
         run(&d, &stop, out);
     take_down(&d);

@@ -193,6 +193,9 @@ struct gen_spec {
                                  scored */
     float prompt_temperature; /* scored prompts: of logits divided by it; 0: as they are */
     bool tell_drawn;          /* GEN_TOKEN tells the distribution drawn from */
+    /* It gives way: admitted when nobody else waits, to half of the slots at most; neither counted as
+     * waiting nor refused by a full queue nor timed while it is held. */
+    bool background;
     uint64_t load_counter;
     /* Weights to run on instead of the resident, and the adapter beside them: counted by the
      * request. Then gate, load counter and the resident's own adapter do not matter. NULL: the

@@ -19,6 +19,13 @@ static bool is_full(const struct engine *en)
     return en->n_waiting >= en->config.max_waiting + slots;
 }
 
+/* The lock is held. Requests in the background are not what the queue's limit is for. */
+static void count_waiting(struct engine *en, const struct gen *g, int change)
+{
+    if (!g->spec.background)
+        en->n_waiting += change;
+}
+
 int queue_push(struct engine *en, struct gen *g, struct err *e)
 {
     struct gen **at = &en->queue;
@@ -27,14 +34,14 @@ int queue_push(struct engine *en, struct gen *g, struct err *e)
     pthread_mutex_lock(&en->lock);
     if (en->stopping) {
         rc = err_set(e, ERR_CONFLICT, "the server stops");
-    } else if (is_full(en)) {
+    } else if (!g->spec.background && is_full(en)) {
         rc = err_set(e, ERR_SPACE, "%d requests are waiting already", en->n_waiting);
     } else {
         while (*at)
             at = &(*at)->next;
         *at = g;
         g->next = NULL;
-        en->n_waiting++;
+        count_waiting(en, g, 1);
         en->poked = true;
         pthread_cond_signal(&en->wake);
     }
@@ -60,6 +67,8 @@ static enum gen_event_kind verdict(const struct engine *en, struct gen *g, int64
         return GEN_TORN;
     if (en->gate == GATE_OPEN)
         g->held_since = 0;
+    else if (g->spec.background)
+        return GEN_DONE; /* nobody waits for it */
     else if (g->held_since == 0)
         g->held_since = now;
     else if (now - g->held_since >= en->config.hold_timeout_ms * 1000000)
@@ -80,25 +89,51 @@ static struct gen *unlink_ended(struct engine *en, enum gen_event_kind *why)
 
     if (g) {
         *at = g->next;
-        en->n_waiting--;
+        count_waiting(en, g, -1);
     }
     pthread_mutex_unlock(&en->lock);
     return g;
 }
 
-/* The oldest request that the gate lets through; any: whatever the gate says. */
+/* Half of the slots, at least one, is for requests in the background: whoever comes while they run
+ * finds the others free. */
+static bool has_background_slot(const struct engine *en)
+{
+    int n = 0, most = en->config.max_running > 1 ? en->config.max_running / 2 : 1;
+
+    for (const struct gen *g = en->batch->running; g; g = g->next)
+        n += g->spec.background;
+    return n < most;
+}
+
+/* The oldest request that the gate lets through: of the others before those in the background. */
+static struct gen **find_next(struct engine *en)
+{
+    struct gen **background = NULL, **at = &en->queue;
+
+    for (; *at; at = &(*at)->next) {
+        if (en->gate != GATE_OPEN && !(*at)->spec.image)
+            continue;
+        if (!(*at)->spec.background)
+            return at;
+        if (!background)
+            background = at;
+    }
+    return background && has_background_slot(en) ? background : at;
+}
+
+/* any: the oldest of all, whatever the gate says. */
 static struct gen *unlink_first(struct engine *en, bool any)
 {
-    struct gen **at = &en->queue;
+    struct gen **at;
 
     pthread_mutex_lock(&en->lock);
-    while (*at && !any && en->gate != GATE_OPEN && !(*at)->spec.image)
-        at = &(*at)->next;
+    at = any ? &en->queue : find_next(en);
     struct gen *g = *at;
 
     if (g) {
         *at = g->next;
-        en->n_waiting--;
+        count_waiting(en, g, -1);
     }
     pthread_mutex_unlock(&en->lock);
     return g;
@@ -109,7 +144,7 @@ static void put_back(struct engine *en, struct gen *g)
     pthread_mutex_lock(&en->lock);
     g->next = en->queue;
     en->queue = g;
-    en->n_waiting++;
+    count_waiting(en, g, 1);
     pthread_mutex_unlock(&en->lock);
 }
 

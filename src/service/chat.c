@@ -102,6 +102,7 @@ static void fill_spec(const struct run *run, const struct gen_prompt *prompts,
         .top_logprobs = job->top_logprobs,
         .score_sampled = job->score,
         .prompt_logprobs = echoes_scores(job),
+        .background = job->background,
         .load_counter = run->pin.load_counter,
         .on_event = on_event,
         .arg = (void *)&run->queue,
@@ -340,14 +341,15 @@ static enum next try_once(struct service *s, const struct chat_job *job,
                           const struct chat_sink *sink, struct chat_usage *usage, struct refusal *r)
 {
     struct run run = {.s = s, .job = job, .sink = sink};
-    struct identity_match match = {0};
+    const struct identity_ask ask = {.model = job->model,
+                                     .policy = job->policy,
+                                     .lease = job->lease,
+                                     .gone = job->gone,
+                                     .load_counter = job->load_counter};
     enum next next = NEXT_REFUSED;
 
     *usage = (struct chat_usage){0};
-    if (identity_find(s, job->model, &match, r) < 0)
-        return NEXT_REFUSED;
-    match.lease = job->lease;
-    if (identity_take(s, &match, job->policy, job->gone, &run.pin, r) < 0)
+    if (identity_resolve(s, &ask, &run.pin, r) < 0)
         return NEXT_REFUSED;
     chat_queue_init(&run.queue);
     next = generate(&run, usage, r);

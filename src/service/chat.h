@@ -48,6 +48,8 @@ struct chat_job {
     const atomic_bool *gone; /* the client has left; NULL: never */
     chat_watch_fn *watch;    /* NULL: nobody leaves */
     void *watch_arg;
+    uint64_t load_counter; /* not 0: see identity_ask */
+    bool background;       /* gives way to others */
 
     /* What is continued: conversations (each an array of messages) or prompts. */
     const json_t *const *conversations;

@@ -170,6 +170,7 @@ static struct gen *submit(struct service *s, struct run *run, struct err *e)
                             .repetition_penalty = 1,
                             .top_logprobs = -1,
                             .pooling = run->job->pooling,
+                            .background = run->job->background,
                             .load_counter = run->pin.load_counter,
                             .on_event = on_event,
                             .arg = run};
@@ -304,13 +305,14 @@ static enum next try_once(struct service *s, const struct embed_job *job, struct
                           struct refusal *r)
 {
     struct run run = {.job = job};
-    struct identity_match match = {0};
+    const struct identity_ask ask = {.model = job->model,
+                                     .policy = job->policy,
+                                     .lease = job->lease,
+                                     .gone = job->gone,
+                                     .load_counter = job->load_counter};
     enum next next = NEXT_REFUSED;
 
-    if (identity_find(s, job->model, &match, r) < 0)
-        return NEXT_REFUSED;
-    match.lease = job->lease;
-    if (identity_take(s, &match, job->policy, job->gone, &run.pin, r) < 0)
+    if (identity_resolve(s, &ask, &run.pin, r) < 0)
         return NEXT_REFUSED;
     pthread_mutex_init(&run.lock, NULL);
     pthread_cond_init(&run.ended, NULL);

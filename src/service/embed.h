@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "engine/engine.h"
 #include "service/chat.h"
@@ -26,6 +27,8 @@ struct embed_job {
     const atomic_bool *gone; /* the client has left; NULL: never */
     chat_watch_fn *watch;    /* NULL: nobody leaves */
     void *watch_arg;
+    uint64_t load_counter; /* not 0: see identity_ask */
+    bool background;       /* gives way to others */
 
     const struct chat_prompt *inputs;
     int n_inputs;

@@ -270,6 +270,35 @@ int identity_take(struct service *s, const struct identity_match *m, enum load_p
     return -1;
 }
 
+/* Every load gives the count one of its own, so it says which weights are meant. */
+static int take_counted(struct service *s, uint64_t load_counter, struct identity_pin *out,
+                        struct refusal *r)
+{
+    const struct identity_match resident = {.resident = true};
+
+    if (identity_refuse_torn(s, r) < 0 ||
+        identity_take(s, &resident, LOAD_POLICY_REFUSE, NULL, out, r) < 0)
+        return -1;
+    if (out->load_counter == load_counter)
+        return 0;
+    identity_release(out);
+    return refuse_param(r, REFUSAL_V1_MODEL_NOT_RESIDENT, "model",
+                        "Other weights are resident than those that this row belongs to.");
+}
+
+int identity_resolve(struct service *s, const struct identity_ask *ask, struct identity_pin *out,
+                     struct refusal *r)
+{
+    struct identity_match match = {0};
+
+    if (ask->load_counter)
+        return take_counted(s, ask->load_counter, out, r);
+    if (identity_find(s, ask->model, &match, r) < 0)
+        return -1;
+    match.lease = ask->lease;
+    return identity_take(s, &match, ask->policy, ask->gone, out, r);
+}
+
 void identity_release(struct identity_pin *pin)
 {
     served_unref(pin->served);

@@ -46,6 +46,18 @@ int identity_find(struct service *s, const char *model, struct identity_match *m
  * with identity_release. */
 int identity_take(struct service *s, const struct identity_match *m, enum load_policy policy,
                   const atomic_bool *gone, struct identity_pin *out, struct refusal *r);
+/* The whole decision for a job. */
+struct identity_ask {
+    const char *model;
+    enum load_policy policy;
+    const char *lease;       /* X-miLLM-Lease, or NULL */
+    const atomic_bool *gone; /* or NULL */
+    /* Not 0: the weights of this load, whatever they are called now, and no other;
+     * model_not_resident when they have left. */
+    uint64_t load_counter;
+};
+int identity_resolve(struct service *s, const struct identity_ask *ask, struct identity_pin *out,
+                     struct refusal *r);
 void identity_release(struct identity_pin *rv); /* a zeroed one is allowed */
 
 /* X-miLLM-Model: "<name>";origin=<model|checkpoint>;commits=<n>, appended to b. Bytes outside

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "engine/engine.h"
 #include "service/arena.h"
+#include "service/batches.h"
 #include "service/jobs.h"
 #include "service/leases.h"
 #include "service/state.h"
@@ -59,6 +60,10 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
         service_close(s);
         return NULL;
     }
+    if (s->settings->batch_files_dir && !(s->batches = batches_new(s, e))) {
+        service_close(s);
+        return NULL;
+    }
     return s;
 }
 
@@ -81,6 +86,7 @@ void service_close(struct service *s)
     if (!s)
         return;
     weaver_stop(s->weaver);
+    batches_free(s->batches);
     jobs_free(s->jobs);
     weaver_close(s->weaver);
     if (s->weights && s->board) {

@@ -16,6 +16,7 @@
 
 #include "service/settings.h"
 
+struct batches;
 struct board;
 struct chat_worker;
 struct db;
@@ -56,6 +57,7 @@ struct service {
     struct weights_state *weights; /* owned; engine thread */
     struct board *board;           /* owned; the published copy */
     struct leases *leases;         /* owned; any thread */
+    struct batches *batches;       /* owned; NULL without BATCH_FILES_DIR */
     struct jobs *jobs;             /* owned; work that goes on after its request was answered */
     int64_t started_wall_ms, started_ns;
     char boot_id[9]; /* 8 hex digits, random: in the names of shared arenas */

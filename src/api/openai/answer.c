@@ -70,8 +70,10 @@ void answer_call(struct api_call *call, const struct answer_form *form)
     struct refusal r = {0};
     struct ask a;
 
-    if (ask_begin(&a, call, &r) < 0 || form->parse(&a, &r) < 0)
+    if (ask_read(&a, call, form->parse, &r) < 0)
         openai_fail(call, &r);
+    else if (ask_only_checks(&a))
+        api_json(call, 200, json_object());
     else if (a.stream)
         answer_stream(&a, form);
     else

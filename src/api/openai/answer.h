@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "api/openai/ask.h"
 #include "service/chat.h"
 
 struct api_call;
@@ -13,10 +14,10 @@ struct refusal;
 
 /* What differs between the two routes. Results are owned. */
 struct answer_form {
-    int (*parse)(struct ask *a, struct refusal *r); /* the fields of the route */
-    const char *id_prefix;                          /* "chatcmpl-" */
-    const char *object;                             /* "chat.completion" */
-    const char *chunk_object;                       /* "chat.completion.chunk" */
+    ask_parse_fn *parse;      /* the fields of the route */
+    const char *id_prefix;    /* "chatcmpl-" */
+    const char *object;       /* "chat.completion" */
+    const char *chunk_object; /* "chat.completion.chunk" */
     /* An entry of choices, complete. */
     json_t *(*choice)(const struct ask *a, const struct tokenizer *t, int index,
                       const struct collected_choice *c);

@@ -11,6 +11,7 @@
 #include "engine/served.h"
 #include "http/request.h"
 #include "http/response.h"
+#include "service/batches.h"
 #include "service/identity.h"
 #include "service/service.h"
 
@@ -69,6 +70,8 @@ void ask_init(struct ask *a, struct api_call *call)
         .watch = watch_request,
         .watch_arg = a->call->req,
         .lease = http_req_header(a->call->req, "X-miLLM-Lease"),
+        .load_counter = call->row ? call->row->load_counter : 0,
+        .background = call->row != NULL,
         .add_special = true,
         .n = 1,
         .max_tokens = -1,
@@ -84,6 +87,8 @@ static int read_model(struct ask *a, struct refusal *r)
     const json_t *model = json_object_get(a->body, "model");
     struct identity_match ignored;
 
+    if (a->job.load_counter) /* a row of a batch: its weights are known */
+        return 0;
     if (!json_is_string(model) || json_string_length(model) == 0)
         return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "model",
                             "model must be the name of a model; GET /v1/models lists them.");
@@ -102,6 +107,25 @@ int ask_begin(struct ask *a, struct api_call *call, struct refusal *r)
     if (identity_refuse_torn(call->api->service, r) < 0)
         return -1;
     return read_model(a, r);
+}
+
+bool ask_only_checks(const struct ask *a)
+{
+    return a->call->row && a->call->row->check_only;
+}
+
+int ask_read(struct ask *a, struct api_call *call, ask_parse_fn *parse, struct refusal *r)
+{
+    struct refusal form = {0};
+    int rc = ask_begin(a, call, r);
+
+    if (rc == 0)
+        return parse(a, r);
+    if (a->body && ask_only_checks(a) && parse(a, &form) < 0 &&
+        form.code == REFUSAL_V1_INVALID_PARAMETER)
+        refuse_param(r, form.code, form.param, "%s", form.message);
+    refusal_clear(&form);
+    return -1;
 }
 
 void ask_release(struct ask *a)
@@ -128,7 +152,7 @@ static void add_location(struct buf *b, const char *s)
 }
 
 /* As many locations as fit, then how many more there are. */
-static void add_ignored(struct ask *a)
+void ask_add_ignored(struct ask *a)
 {
     enum { MORE_BYTES = 24 };
     size_t most = (size_t)a->call->api->service->settings->ignored_fields_max_bytes;
@@ -166,6 +190,6 @@ void ask_add_headers(struct ask *a, const struct chat_start *start)
                           (unsigned long long)a->job.seed);
     if (a->job.n_conversations && !a->stream)
         http_resp_headerf(resp, "X-miLLM-Batch", "%d", a->job.n_conversations);
-    add_ignored(a);
+    ask_add_ignored(a);
     buf_release(&model);
 }

@@ -40,15 +40,19 @@ struct ask {
     bool base64;    /* encoding_format */
 };
 
+typedef int ask_parse_fn(struct ask *a, struct refusal *r);
+
 /* 0, or -1 with *r. ask_release in both cases. */
 int ask_begin(struct ask *a, struct api_call *call, struct refusal *r);
-int ask_parse_chat(struct ask *a, struct refusal *r);
-int ask_parse_completion(struct ask *a, struct refusal *r);
-int ask_parse_embedding(struct ask *a, struct refusal *r);
+ask_parse_fn ask_parse_chat, ask_parse_completion, ask_parse_embedding;
+/* Both. A row of a batch that is only checked is judged by its form first, then by its model. */
+int ask_read(struct ask *a, struct api_call *call, ask_parse_fn *parse, struct refusal *r);
+bool ask_only_checks(const struct ask *a); /* then there is nothing to run */
 void ask_release(struct ask *a);
 
 /* Headers that every 200 of these routes carries; streams too. */
 void ask_add_headers(struct ask *a, const struct chat_start *start);
+void ask_add_ignored(struct ask *a); /* X-miLLM-Ignored-Fields alone */
 
 /* ---- between the files of this folder ---- */
 

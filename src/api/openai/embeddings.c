@@ -62,6 +62,8 @@ int ask_parse_embedding(struct ask *a, struct refusal *r)
     job->gone = a->job.gone;
     job->watch = a->job.watch;
     job->watch_arg = a->job.watch_arg;
+    job->load_counter = a->job.load_counter;
+    job->background = a->job.background;
     job->pooling = (enum gen_pooling)parse_word(a, "pooling", poolings);
     a->base64 = parse_word(a, "encoding_format", formats);
     job->n_inputs = parse_prompts(a, &input, &job->inputs);
@@ -151,8 +153,11 @@ void openai_embeddings(struct api_call *call)
     struct refusal r = {0};
     struct ask a;
 
-    if (ask_begin(&a, call, &r) < 0 || ask_parse_embedding(&a, &r) < 0 ||
-        embed_run(call->api->service, &a.embed, &got, &r) < 0)
+    if (ask_read(&a, call, ask_parse_embedding, &r) < 0)
+        openai_fail(call, &r);
+    else if (ask_only_checks(&a))
+        api_json(call, 200, json_object());
+    else if (embed_run(call->api->service, &a.embed, &got, &r) < 0)
         openai_fail(call, &r);
     else
         answer(&a, &got);
