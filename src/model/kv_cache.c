@@ -15,7 +15,7 @@
 enum { BLOCKS_MAX = 1 << 24 };
 
 struct kv_cache {
-    int n_attn_layers, n_kv_heads, head_dim;
+    int n_kv_heads, head_dim;
     size_t conv_layer_floats; /* (K-1) x H */
     size_t conv_floats;       /* of all convolution layers */
     int max_positions;
@@ -50,6 +50,19 @@ static size_t page_floats(const struct kv_cache *kv)
     return (size_t)kv->head_dim * KV_BLOCK;
 }
 
+static size_t block_floats(const struct model_config *c)
+{
+    size_t n = 2 * (size_t)c->head_dim * KV_BLOCK * (size_t)c->n_kv_heads *
+               (size_t)(c->n_layers - c->n_conv_layers);
+
+    return n > 0 ? n : KV_BLOCK; /* no attention layer: blocks only count positions */
+}
+
+size_t kv_block_bytes(const struct model_config *c)
+{
+    return block_floats(c) * sizeof(float);
+}
+
 struct kv_cache *kv_cache_new(const struct model_config *c, size_t budget_bytes, struct err *e)
 {
     struct kv_cache *kv = calloc(1, sizeof *kv);
@@ -57,16 +70,13 @@ struct kv_cache *kv_cache_new(const struct model_config *c, size_t budget_bytes,
 
     if (!kv)
         goto nomem;
-    kv->n_attn_layers = c->n_layers - c->n_conv_layers;
     kv->n_kv_heads = c->n_kv_heads;
     kv->head_dim = c->head_dim;
     kv->max_positions = c->max_positions;
     if (c->n_conv_layers > 0)
         kv->conv_layer_floats = (size_t)(c->conv_taps - 1) * (size_t)c->hidden;
     kv->conv_floats = kv->conv_layer_floats * (size_t)c->n_conv_layers;
-    kv->block_floats = 2 * page_floats(kv) * (size_t)kv->n_kv_heads * (size_t)kv->n_attn_layers;
-    if (kv->block_floats == 0)
-        kv->block_floats = KV_BLOCK; /* no attention layer: blocks only count positions */
+    kv->block_floats = block_floats(c);
     n = budget_bytes / kv_cache_block_bytes(kv);
     if (n == 0) {
         err_set(e, ERR_SPACE, "%zu bytes of cache memory do not hold one block of %zu bytes",

@@ -29,6 +29,7 @@ struct model_config;
 struct kv_cache *kv_cache_new(const struct model_config *c, size_t budget_bytes, struct err *e);
 void kv_cache_free(struct kv_cache *kv); /* NULL is allowed; every sequence has been freed */
 
+size_t kv_block_bytes(const struct model_config *c); /* of a block in a cache of this config */
 size_t kv_cache_block_bytes(const struct kv_cache *kv);
 int kv_cache_blocks(const struct kv_cache *kv);      /* that the budget holds */
 int kv_cache_blocks_used(const struct kv_cache *kv); /* held by sequences */

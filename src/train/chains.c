@@ -1,0 +1,110 @@
+#include "train/chains.h"
+
+#include <string.h>
+
+enum {
+    /* A block keeps a panel of B and its rows of A in the second cache; 192 rows or more pay for
+     * copying the panel, 576 columns for copying A. */
+    TALL = 192,
+    WIDE = 576,
+    FEW = 96,
+};
+
+static const float one = 1;
+
+static size_t element(enum kern_dtype t)
+{
+    return t == KERN_F32 ? sizeof(float) : 2;
+}
+
+static int blocks(int n, int size)
+{
+    return (n + size - 1) / size;
+}
+
+struct chain_target *chains_add(struct chains *s, float *c, ptrdiff_t ldc, int m, int n)
+{
+    struct chain_target *t = &s->target[s->n++];
+
+    *t = (struct chain_target){
+        .c = c, .ldc = ldc, .m = m, .n = n, .factor = 1, .rows = TALL, .cols = TALL};
+    return t;
+}
+
+void chain_times(struct chain_target *t, const float *dy, ptrdiff_t ldy, const void *w,
+                 enum kern_dtype dtype, ptrdiff_t ldw, int out)
+{
+    t->link[t->n_links++] = (struct chain_link){
+        .a = dy, .a_row = ldy, .a_step = 1, .b = w, .b_dtype = dtype, .ldb = ldw, .steps = out};
+}
+
+void chain_outer(struct chain_target *t, const float *dy, ptrdiff_t ldy, const float *x,
+                 ptrdiff_t ldx, int rows)
+{
+    t->rows = FEW;
+    t->cols = WIDE;
+    t->link[t->n_links++] = (struct chain_link){
+        .a = dy, .a_row = 1, .a_step = ldy, .b = x, .b_dtype = KERN_F32, .ldb = ldx, .steps = rows};
+}
+
+void chain_columns(struct chain_target *t, const float *dy, ptrdiff_t ldy, int rows)
+{
+    chain_outer(t, dy, ldy, &one, 0, rows);
+    t->rows = TALL;
+}
+
+int chains_items(const struct chains *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        const struct chain_target *t = &s->target[i];
+
+        n += blocks(t->m, t->rows) * blocks(t->n, t->cols);
+    }
+    return n;
+}
+
+static void run_block(const struct chain_target *t, const struct kernels_back *k, int i, int j,
+                      void *scratch)
+{
+    int m = t->m - i < t->rows ? t->m - i : t->rows;
+    int n = t->n - j < t->cols ? t->n - j : t->cols;
+    float *c = t->c + i * t->ldc + j;
+
+    for (int r = 0; t->clear && r < m; r++)
+        memset(c + r * t->ldc, 0, (size_t)n * sizeof *c);
+    for (int l = 0; l < t->n_links; l++) {
+        const struct chain_link *from = &t->link[l];
+        struct chain p = {.c = c,
+                          .ldc = t->ldc,
+                          .a = from->a + i * from->a_row,
+                          .a_row = from->a_row,
+                          .a_step = from->a_step,
+                          .b = (const char *)from->b + (size_t)j * element(from->b_dtype),
+                          .b_dtype = from->b_dtype,
+                          .ldb = from->ldb,
+                          .m = m,
+                          .n = n,
+                          .steps = from->steps};
+
+        k->chain(&p, scratch);
+    }
+    for (int r = 0; t->factor != 1 && r < m; r++)
+        k->scale(c + r * t->ldc, (size_t)n, t->factor);
+}
+
+void chains_item(const struct chains *s, const struct kernels_back *k, int item, void *scratch)
+{
+    const struct chain_target *t = s->target;
+
+    for (;; t++) {
+        int n = blocks(t->m, t->rows) * blocks(t->n, t->cols);
+
+        if (item < n)
+            break;
+        item -= n;
+    }
+    run_block(t, k, item / blocks(t->n, t->cols) * t->rows, item % blocks(t->n, t->cols) * t->cols,
+              scratch);
+}

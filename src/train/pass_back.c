@@ -1,0 +1,128 @@
+/* train/pass_back.c - the order of the backward half: groups, then head, layers, embedding. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "model/model.h"
+#include "train/pass_impl.h"
+
+enum { ITEMS_IN_SLICE = 2 }; /* a worker: between two looks at the clock */
+
+const struct layer *layer_at_hand(const struct pass *p)
+{
+    return &p->job.model->layers[p->back.layer];
+}
+
+struct layer_grads *grads_at_hand(const struct pass *p)
+{
+    return &p->grads->layers[p->back.layer];
+}
+
+/* ---- items ---- */
+
+struct batch {
+    pool_fn *fn;
+    void *arg;
+    int first;
+};
+
+static void batch_item(void *arg, int item, int worker)
+{
+    const struct batch *b = arg;
+
+    b->fn(b->arg, b->first + item, worker);
+}
+
+bool back_items(struct pass *p, pool_fn *fn, void *arg, int n)
+{
+    while (p->back.item < n) {
+        struct batch b = {fn, arg, p->back.item};
+        int most = p->deadline ? ITEMS_IN_SLICE * p->n_workers : n;
+        int count = n - b.first < most ? n - b.first : most;
+
+        pool_run(p->pool, batch_item, &b, count);
+        p->back.item += count;
+        if (p->back.item < n && p->deadline && clock_mono_ns() >= p->deadline)
+            return false;
+    }
+    p->back.item = 0;
+    return true;
+}
+
+/* ---- order ---- */
+
+static void begin_group(struct pass *p, int group)
+{
+    p->back = (struct back){.group = group};
+    if (p->plan.n_groups > 1) {
+        p->stage = STAGE_AGAIN;
+        walk_begin(p, group, false);
+        return;
+    }
+    p->stage = STAGE_HEAD;
+    head_begin(p);
+}
+
+void back_begin(struct pass *p)
+{
+    begin_group(p, 0);
+}
+
+/* The place that layers share holds the last one of them that went forward. */
+static void begin_layer(struct pass *p, int layer)
+{
+    p->back.layer = layer;
+    p->back.op = p->back.item = 0;
+    p->stage = STAGE_LAYER;
+    if (layer < p->plan.kept || layer == p->config.n_layers - 1)
+        return;
+    p->stage = STAGE_REPLAY;
+    replay_begin(p, p->back.group, layer);
+}
+
+static void end_group(struct pass *p)
+{
+    const struct group *g = group_at_hand(p);
+    size_t H = (size_t)p->config.hidden;
+
+    if (p->grads->embed)
+        pool_memcpy(p->pool, p->d_embed + (size_t)g->row * H, p->a.dx,
+                    (size_t)g->rows * H * sizeof(float));
+    if (p->back.group + 1 < p->plan.n_groups)
+        begin_group(p, p->back.group + 1);
+    else
+        p->stage = STAGE_EMBED;
+}
+
+void back_step(struct pass *p)
+{
+    switch (p->stage) {
+    case STAGE_AGAIN:
+        if (walk_step(p)) {
+            p->stage = STAGE_HEAD;
+            head_begin(p);
+        }
+        break;
+    case STAGE_HEAD:
+        if (head_step(p))
+            begin_layer(p, p->config.n_layers - 1);
+        break;
+    case STAGE_REPLAY:
+        if (replay_step(p))
+            p->stage = STAGE_LAYER;
+        break;
+    case STAGE_LAYER:
+        if (!layer_step(p))
+            break;
+        if (p->back.layer > 0)
+            begin_layer(p, p->back.layer - 1);
+        else
+            end_group(p);
+        break;
+    case STAGE_EMBED:
+        if (embed_step(p))
+            p->stage = STAGE_DONE;
+        break;
+    default:
+        break;
+    }
+}

@@ -1,0 +1,409 @@
+/* train/pass_mix.c - backward through what looks at other positions.
+ *
+ * Attention, in blocks of 64 positions counted from each sequence's first. Scores are computed
+ * again as in the forward pass (one chain over d, then the scale); nothing of size positions^2 is
+ * kept. Per query row: maximum and sum in the order of the forward pass, and mean = dout.out.
+ *
+ *     p = exp(s - max) / sum      ds = p (dout.v - mean) scale
+ *     dq: key blocks rising, one chain over the keys of a block
+ *     dk, dv: query blocks rising, inside a block the heads of the group, inside these its rows
+ *
+ * Two loops, one whose items write dq and one whose items write dk and dv, so that no two items
+ * share a sum. */
+#include <math.h>
+#include <string.h>
+
+#include "model/model.h"
+#include "train/pass_impl.h"
+
+enum { CHANNELS = 64, STATS = 3 };
+
+/* One block of queries of one head against one block of keys. */
+struct attention {
+    const struct pass *p;
+    struct layer_rows r;
+    int row, n; /* of the sequence in the group */
+    int head;   /* key/value head */
+    int group;  /* query heads that read it */
+    int hd, ldq, ldkv;
+    struct pass_scratch *w;
+};
+
+/* Item -> sequence, head and block; false: this sequence has no such block. */
+static bool find_attention(const struct pass *p, int item, int worker, int blocks,
+                           struct attention *a, int *block)
+{
+    const struct group *g = group_at_hand(p);
+    const struct model_config *c = &p->config;
+    int per_sequence = blocks * c->n_kv_heads, s = g->first + item / per_sequence;
+
+    *a = (struct attention){.p = p,
+                            .r = rows_of_layer(p, p->back.layer, 0),
+                            .row = p->first_row[s] - g->row,
+                            .n = p->job.sequences[s].n,
+                            .head = item % c->n_kv_heads,
+                            .group = c->n_heads / c->n_kv_heads,
+                            .hd = c->head_dim,
+                            .ldq = model_q_width(c),
+                            .ldkv = 2 * model_kv_width(c),
+                            .w = &p->worker[worker]};
+    *block = item % per_sequence / c->n_kv_heads;
+    return *block * KV_BLOCK < a->n;
+}
+
+static int longest_blocks(const struct pass *p)
+{
+    const struct group *g = group_at_hand(p);
+    int n = 0;
+
+    for (int i = g->first; i < g->first + g->n; i++)
+        n = p->job.sequences[i].n > n ? p->job.sequences[i].n : n;
+    return blocks_of(n, KV_BLOCK);
+}
+
+int attend_q_items(const struct pass *p)
+{
+    return group_at_hand(p)->n * longest_blocks(p) * p->config.n_kv_heads;
+}
+
+int attend_kv_items(const struct pass *p)
+{
+    return attend_q_items(p);
+}
+
+static int block_rows(const struct attention *a, int block)
+{
+    int left = a->n - block * KV_BLOCK;
+
+    return left < KV_BLOCK ? left : KV_BLOCK;
+}
+
+/* Row `t` of the sequence in a buffer of q's shape, head g of the group. */
+static size_t q_at(const struct attention *a, int t, int g)
+{
+    return (size_t)(a->row + t) * (size_t)a->ldq + (size_t)((a->head * a->group + g) * a->hd);
+}
+
+/* Keys of a row in a buffer of kv's shape. */
+static size_t k_at(const struct attention *a, int t)
+{
+    return (size_t)(a->row + t) * (size_t)a->ldkv + (size_t)(a->head * a->hd);
+}
+
+static float *stats_at(const struct attention *a, int t, int g)
+{
+    return a->p->a.stats + STATS * ((size_t)(a->row + t) * (size_t)a->p->config.n_heads +
+                                    (size_t)(a->head * a->group + g));
+}
+
+/* [n][hd] rows become [hd][64], zeros past the end. */
+static void transpose(const struct attention *a, float *to, const float *from, int n)
+{
+    for (int d = 0; d < a->hd; d++, to += KV_BLOCK) {
+        for (int j = 0; j < n; j++)
+            to[j] = from[(ptrdiff_t)j * a->ldkv + d];
+        memset(to + n, 0, (size_t)(KV_BLOCK - n) * sizeof *to);
+    }
+}
+
+static void load_keys(const struct attention *a, int block, bool values)
+{
+    const float *k = a->r.kv + k_at(a, block * KV_BLOCK);
+    int n = block_rows(a, block);
+
+    transpose(a, a->w->kt, k, n);
+    if (values)
+        transpose(a, a->w->vt, k + a->ldkv / 2, n);
+}
+
+/* to [rows][64] = x [rows,hd] times a transposed block. */
+static void times_block(const struct attention *a, float *to, const float *x, const float *block,
+                        int rows)
+{
+    struct chain c = {.c = to,
+                      .ldc = KV_BLOCK,
+                      .a = x,
+                      .a_row = a->ldq,
+                      .a_step = 1,
+                      .b = block,
+                      .b_dtype = KERN_F32,
+                      .ldb = KV_BLOCK,
+                      .m = rows,
+                      .n = KV_BLOCK,
+                      .steps = a->hd};
+
+    memset(to, 0, (size_t)rows * KV_BLOCK * sizeof *to);
+    a->p->kb->chain(&c, a->w->chain);
+}
+
+static float score_scale(const struct attention *a)
+{
+    return 1.0f / sqrtf((float)a->hd);
+}
+
+/* Keys of block kb that row t sees, at most 64. */
+static int keys_of(int t, int kb)
+{
+    int n = t + 1 - kb * KV_BLOCK;
+
+    return n < KV_BLOCK ? n : KV_BLOCK;
+}
+
+/* s [rows][64] of queries from row t0 on: w->s becomes p, w->ds becomes ds. */
+static void differentiate(const struct attention *a, int t0, int rows, int g, int kb)
+{
+    const struct pass *p = a->p;
+    float scale = score_scale(a);
+
+    times_block(a, a->w->s, a->r.q + q_at(a, t0, g), a->w->kt, rows);
+    times_block(a, a->w->ds, p->a.d_mixed + q_at(a, t0, g), a->w->vt, rows);
+    for (int i = 0; i < rows; i++) {
+        const float *st = stats_at(a, t0 + i, g);
+
+        p->kb->attention_row(a->w->s + (ptrdiff_t)i * KV_BLOCK, a->w->ds + (ptrdiff_t)i * KV_BLOCK,
+                             keys_of(t0 + i, kb), scale, st[0], st[1], st[2]);
+    }
+}
+
+/* ---- dq ---- */
+
+/* Maximum and sum of each row go on over one more block of keys. */
+static void grow_stats(const struct attention *a, int t0, int rows, int g, int kb)
+{
+    const struct pass *p = a->p;
+
+    times_block(a, a->w->s, a->r.q + q_at(a, t0, g), a->w->kt, rows);
+    p->kb->scale(a->w->s, (size_t)rows * KV_BLOCK, score_scale(a));
+    for (int i = 0; i < rows; i++) {
+        float *st = stats_at(a, t0 + i, g), *s = a->w->s + (ptrdiff_t)i * KV_BLOCK, max;
+        int keys = keys_of(t0 + i, kb), at;
+
+        p->k->block_max(s, keys, &max, &at);
+        max = max > st[0] ? max : st[0];
+        st[1] = fmaf(st[1], kern_exp(st[0] - max), p->k->block_sum_exp(s, keys, max));
+        st[0] = max;
+    }
+}
+
+static void finish_stats(const struct attention *a, int t0, int rows, int g)
+{
+    const struct pass *p = a->p;
+
+    for (int i = 0; i < rows; i++) {
+        float *st = stats_at(a, t0 + i, g);
+        struct kern_matrix out = {
+            .w = a->r.mixed + q_at(a, t0 + i, g), .dtype = KERN_F32, .n = 1, .k = a->hd};
+
+        st[1] = 1.0f / st[1];
+        p->k->linear(&st[2], 1, p->a.d_mixed + q_at(a, t0 + i, g), a->hd, NULL, 1, &out, 0, 1, NULL,
+                     false, a->w->linear);
+    }
+}
+
+static void make_stats(const struct attention *a, int block)
+{
+    int t0 = block * KV_BLOCK, rows = block_rows(a, block);
+
+    for (int g = 0; g < a->group; g++)
+        for (int i = 0; i < rows; i++) {
+            stats_at(a, t0 + i, g)[0] = -INFINITY;
+            stats_at(a, t0 + i, g)[1] = 0;
+        }
+    for (int kb = 0; kb <= block; kb++) {
+        load_keys(a, kb, false);
+        for (int g = 0; g < a->group; g++)
+            grow_stats(a, t0, rows, g, kb);
+    }
+    for (int g = 0; g < a->group; g++)
+        finish_stats(a, t0, rows, g);
+}
+
+static void add_dq(const struct attention *a, int t0, int rows, int g, int kb)
+{
+    struct chain c = {.c = a->p->a.dq + q_at(a, t0, g),
+                      .ldc = a->ldq,
+                      .a = a->w->ds,
+                      .a_row = KV_BLOCK,
+                      .a_step = 1,
+                      .b = a->r.kv + k_at(a, kb * KV_BLOCK),
+                      .b_dtype = KERN_F32,
+                      .ldb = a->ldkv,
+                      .m = rows,
+                      .n = a->hd,
+                      .steps = block_rows(a, kb)};
+
+    differentiate(a, t0, rows, g, kb);
+    a->p->kb->chain(&c, a->w->chain);
+}
+
+void attend_q_item(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+    struct attention a;
+    int block, rows;
+
+    if (!find_attention(p, item, worker, longest_blocks(p), &a, &block))
+        return;
+    rows = block_rows(&a, block);
+    make_stats(&a, block);
+    for (int i = 0; i < rows; i++)
+        memset(p->a.dq + q_at(&a, block * KV_BLOCK + i, 0), 0,
+               (size_t)(a.group * a.hd) * sizeof(float));
+    for (int kb = 0; kb <= block; kb++) {
+        load_keys(&a, kb, true);
+        for (int g = 0; g < a.group; g++)
+            add_dq(&a, block * KV_BLOCK, rows, g, kb);
+    }
+}
+
+/* ---- dk, dv ---- */
+
+/* to [keys,hd] += weights^T x: weights [rows][64], x of q's shape. */
+static void add_outer(const struct attention *a, float *to, const float *weights, const float *x,
+                      int keys, int rows)
+{
+    struct chain c = {.c = to,
+                      .ldc = a->ldkv,
+                      .a = weights,
+                      .a_row = 1,
+                      .a_step = KV_BLOCK,
+                      .b = x,
+                      .b_dtype = KERN_F32,
+                      .ldb = a->ldq,
+                      .m = keys,
+                      .n = a->hd,
+                      .steps = rows};
+
+    a->p->kb->chain(&c, a->w->chain);
+}
+
+void attend_kv_item(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+    struct attention a;
+    int kb, keys;
+    float *dk;
+
+    if (!find_attention(p, item, worker, longest_blocks(p), &a, &kb))
+        return;
+    keys = block_rows(&a, kb);
+    dk = p->a.dkv + k_at(&a, kb * KV_BLOCK);
+    for (int j = 0; j < keys; j++) {
+        memset(dk + (ptrdiff_t)j * a.ldkv, 0, (size_t)a.hd * sizeof *dk);
+        memset(dk + (ptrdiff_t)j * a.ldkv + a.ldkv / 2, 0, (size_t)a.hd * sizeof *dk);
+    }
+    load_keys(&a, kb, true);
+    for (int qb = kb; qb < blocks_of(a.n, KV_BLOCK); qb++)
+        for (int g = 0; g < a.group; g++) {
+            int t0 = qb * KV_BLOCK, rows = block_rows(&a, qb);
+
+            differentiate(&a, t0, rows, g, kb);
+            add_outer(&a, dk + a.ldkv / 2, a.w->s, p->a.d_mixed + q_at(&a, t0, g), keys, rows);
+            add_outer(&a, dk, a.w->ds, a.r.q + q_at(&a, t0, g), keys, rows);
+        }
+}
+
+/* ---- rope and the norm of heads ---- */
+
+int rotate_items(const struct pass *p)
+{
+    return blocks_of(group_at_hand(p)->rows, ROW_ITEM);
+}
+
+/* The transpose of a rotation is the rotation by the negative angle. */
+static void rotate_row(const struct pass *p, int row, int worker)
+{
+    const struct model_config *c = &p->config;
+    const struct layer *l = layer_at_hand(p);
+    struct layer_rows r = rows_of_layer(p, p->back.layer, row);
+    int q = model_q_width(c), kv = model_kv_width(c), hd = c->head_dim;
+    float *dq = p->a.dq + (size_t)row * (size_t)q, *dk = p->a.dkv + (size_t)row * 2 * (size_t)kv;
+    float *scale = p->a.r + (size_t)row * (size_t)(c->n_heads + c->n_kv_heads);
+    float *back = p->worker[worker].sin;
+    const float *cos, *sin;
+
+    layer_phases_rope(p->forward, p->pos[group_at_hand(p)->row + row], &cos, &sin);
+    for (int j = 0; j < hd / 2; j++)
+        back[j] = -sin[j];
+    p->k->rope(dq, c->n_heads, hd, cos, back);
+    p->k->rope(dk, c->n_kv_heads, hd, cos, back);
+    if (!l->q_norm)
+        return;
+    p->kb->rmsnorm(p->a.d_mixed + (size_t)row * (size_t)q, hd, dq, hd, r.q_raw, hd, l->q_norm,
+                   p->job.model->dtype, c->n_heads, hd, c->norm_eps, scale, false);
+    p->kb->rmsnorm(p->a.dk + (size_t)row * (size_t)kv, hd, dk, hd, r.k_raw, hd, l->k_norm,
+                   p->job.model->dtype, c->n_kv_heads, hd, c->norm_eps, scale + c->n_heads, false);
+}
+
+void rotate_item(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+
+    for (int r = item * ROW_ITEM; r < end_of(item, ROW_ITEM, group_at_hand(p)->rows); r++)
+        rotate_row(p, r, worker);
+}
+
+int head_norm_items(const struct pass *p)
+{
+    (void)p;
+    return 2; /* q and k: a weight gradient is one chain over rows and heads */
+}
+
+void head_norm_item(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+    const struct model_config *c = &p->config;
+    int q = model_q_width(c), kv = model_kv_width(c), hd = c->head_dim;
+    float *to = item == 0 ? grads_at_hand(p)->q_norm : grads_at_hand(p)->k_norm;
+
+    (void)worker;
+    for (int row = 0; to && row < group_at_hand(p)->rows; row++) {
+        struct layer_rows r = rows_of_layer(p, p->back.layer, row);
+        const float *scale = p->a.r + (size_t)row * (size_t)(c->n_heads + c->n_kv_heads);
+
+        if (item == 0)
+            p->kb->rmsnorm_weight(to, p->a.dq + (size_t)row * (size_t)q, hd, r.q_raw, hd, scale,
+                                  c->n_heads, hd);
+        else
+            p->kb->rmsnorm_weight(to, p->a.dkv + (size_t)row * 2 * (size_t)kv, hd, r.k_raw, hd,
+                                  scale + c->n_heads, c->n_kv_heads, hd);
+    }
+}
+
+/* ---- short convolution ---- */
+
+int convolve_items(const struct pass *p)
+{
+    return blocks_of(p->config.hidden, CHANNELS);
+}
+
+void convolve_item(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+    const struct group *g = group_at_hand(p);
+    const struct layer *l = layer_at_hand(p);
+    struct layer_grads *to = grads_at_hand(p);
+    int H = p->config.hidden;
+
+    (void)worker;
+    for (int i = g->first; i < g->first + g->n; i++) {
+        int row = p->first_row[i] - g->row;
+        struct layer_rows r = rows_of_layer(p, p->back.layer, row);
+        struct conv_back c = {.d = p->a.dq + (size_t)row * 3 * (size_t)H,
+                              .ldd = 3 * (ptrdiff_t)H,
+                              .dz = p->a.d_mixed + (size_t)row * (size_t)H,
+                              .lddz = H,
+                              .bcx = r.q,
+                              .ldb = 3 * (ptrdiff_t)H,
+                              .rows = p->job.sequences[i].n,
+                              .H = H,
+                              .K = p->config.conv_taps,
+                              .taps = l->conv_taps,
+                              .bias = l->conv_bias,
+                              .dtype = p->job.model->dtype,
+                              .d_taps = to->conv_taps,
+                              .d_bias = to->conv_bias};
+
+        p->kb->short_conv(&c, item * CHANNELS, end_of(item, CHANNELS, H));
+    }
+}
