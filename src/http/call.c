@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/ids.h"
 
 struct http_call *call_of_req(struct http_req *req)
 {
@@ -169,18 +169,11 @@ void call_choose_id(struct http_call *call)
     static const char ok[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     const char *given = http_req_header(&call->req, "X-Request-ID");
     size_t len = given ? strlen(given) : 0;
-    unsigned char random[12] = {0};
-    char *to = call->req.request_id;
 
-    if (len >= 1 && len <= HTTP_REQUEST_ID_MAX && strspn(given, ok) == len) {
-        memcpy(to, given, len + 1);
-        return;
-    }
-    while (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        ;
-    to += sprintf(to, "req_");
-    for (size_t i = 0; i < sizeof random; i++)
-        to += sprintf(to, "%02x", random[i]);
+    if (len >= 1 && len <= HTTP_REQUEST_ID_MAX && strspn(given, ok) == len)
+        memcpy(call->req.request_id, given, len + 1);
+    else
+        new_id("req_", call->req.request_id, sizeof call->req.request_id);
 }
 
 int call_read_head(struct http_call *call, const char *method)

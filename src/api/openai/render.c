@@ -1,22 +1,15 @@
 #include "api/openai/render.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/buf.h"
+#include "base/ids.h"
 #include "text/tokenizer.h"
 
 void make_completion_id(const char *prefix, char out[COMPLETION_ID_MAX])
 {
-    unsigned char random[12] = {0};
-    int at = snprintf(out, COMPLETION_ID_MAX - 24, "%s", prefix);
-
-    while (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        ;
-    for (size_t i = 0; i < sizeof random; i++)
-        at += snprintf(out + at, 3, "%02x", random[i]);
+    new_id(prefix, out, COMPLETION_ID_MAX);
 }
 
 const char *finish_word(enum chat_finish f)
