@@ -6,7 +6,7 @@
 ifeq ($(origin CC),default)
 CC := $(if $(shell command -v ccache),ccache) gcc
 endif
-PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp libcurl
+PKGS := libmicrohttpd jansson sqlite3 libcrypto libpcre2-8 libutf8proc libseccomp libcurl libzstd
 comma := ,
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
 VARIANT := $(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(COV),-cov)$(if $(FUZZ),-fuzz)$(if $(FAULTS),-faults)
@@ -54,6 +54,7 @@ $(B)/obj/kernels/%_avx2.o: KFLAGS := -mavx2 -mfma -mf16c
 $(B)/obj/kernels/%_avx512.o: KFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 $(B)/obj/kernels/%_bf16.o: KFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma
 $(B)/obj/kernels/%.o: OPT := $(if $(COV),-O0,-O3)
+$(B)/obj/train/adam.o: OPT := $(if $(COV),-O0,-O3) -fno-math-errno
 
 $(B)/obj/%.o: src/%.c
 	@mkdir -p $(@D)

@@ -98,6 +98,21 @@ static void shape_slots(struct adapter *a, const struct model_config *c,
     }
 }
 
+size_t adapter_floats(const struct model_config *c, const struct lora_settings *s)
+{
+    size_t floats = 0;
+
+    for (int i = 0; i < adapter_slots(c->n_layers); i++) {
+        int64_t shape[2];
+
+        if (!is_wanted(c, s, i))
+            continue;
+        adapter_module_shape(c, i, shape);
+        floats += (size_t)s->rank * (size_t)(shape[0] + shape[1]);
+    }
+    return floats;
+}
+
 /* FNV-1a, 64 bits: the module's name chooses the stream of numbers. */
 static uint64_t hash_name(const char *s)
 {

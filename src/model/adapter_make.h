@@ -33,6 +33,8 @@ struct lora_settings {
  * depends on seed, module and rank alone. */
 struct adapter *adapter_new(const struct model_config *c, const struct lora_settings *s,
                             struct err *e);
+/* How many values the matrices of such an adapter have. */
+size_t adapter_floats(const struct model_config *c, const struct lora_settings *s);
 /* Same modules, ranks and scales; the matrices lie in new memory, zero. */
 struct adapter *adapter_like(const struct adapter *a, struct err *e);
 bool adapter_same_shape(const struct adapter *a, const struct adapter *b);

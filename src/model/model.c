@@ -205,6 +205,11 @@ static void number_layers(struct model *m)
     }
 }
 
+bool model_ignores(const struct model_config *c, const char *name)
+{
+    return family_ignores(c, name);
+}
+
 int model_check_index(const struct model_config *c, const struct st_index *index,
                       const char **reason, struct err *e)
 {

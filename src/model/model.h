@@ -59,6 +59,10 @@ void model_free(struct model *m); /* NULL is allowed */
 int model_check_index(const struct model_config *c, const struct st_index *index,
                       const char **reason, struct err *e);
 
+/* A tensor that some writers store and the model does not use: a rotary buffer, or lm_head beside a
+ * tied embedding. */
+bool model_ignores(const struct model_config *c, const char *name);
+
 struct model_dir;
 struct model_dir_rules {
     bool f32_ok;            /* a catalogue model may be F32; a checkpoint is 16-bit */
