@@ -43,6 +43,30 @@ static inline void batch_read(struct batch *b, const struct golden *g)
     }
 }
 
+/* A batch of uneven lengths, longer than a block of keys; rows past the first chunk of a step, cut
+ * inside a sequence; targets and coefficients that are missing. */
+static inline void batch_make(struct batch *b, const struct model_config *c)
+{
+    static const int lengths[] = {150, 1, 70, 64, 33, 129, 140};
+    uint32_t x = 12345;
+
+    *b = (struct batch){.n = sizeof lengths / sizeof *lengths};
+    b->sequences = calloc((size_t)b->n, sizeof *b->sequences);
+    b->coef = calloc(1024, sizeof *b->coef);
+    for (int i = 0; i < b->n; i++) {
+        int32_t *tokens = calloc((size_t)lengths[i], sizeof *tokens);
+        int32_t *targets = calloc((size_t)lengths[i], sizeof *targets);
+
+        for (int t = 0; t < lengths[i]; t++) {
+            x = x * 1664525 + 1013904223;
+            tokens[t] = (int32_t)((x >> 8) % (uint32_t)c->vocab);
+            targets[t] = x >> 30 == 0 ? -100 : (int32_t)((x >> 12) % (uint32_t)c->vocab);
+            b->coef[b->rows++] = x >> 28 == 5 ? 0 : (float)(x >> 16 & 255) / 128.0f - 1;
+        }
+        b->sequences[i] = (struct pass_sequence){tokens, targets, lengths[i]};
+    }
+}
+
 static inline void batch_free(struct batch *b)
 {
     for (int i = 0; i < b->n; i++) {

@@ -1,0 +1,156 @@
+/* What must not change a bit: threads, kernels, slices, budget. */
+#include "pass_fixture.h"
+
+/* One way to run the same pass. */
+struct way {
+    const char *what, *table;
+    int threads;
+    struct how how;
+};
+
+struct result {
+    struct places pl;
+    float *logprobs;
+    int rows;
+};
+
+static struct result run_way(const char *model, const struct way *w, bool lora)
+{
+    struct fixture fx;
+    struct golden recorded = {0};
+    struct batch b;
+    struct result r;
+    struct adapter *a;
+
+    fixture_open(&fx, model, w->table, w->threads);
+    recorded_open(&recorded, model, lora ? "lora_grads.safetensors" : "train_grads.safetensors");
+    batch_make(&b, &fx.config);
+    places_open(&r.pl, &recorded.index, &fx.config);
+    r.rows = b.rows;
+    r.logprobs = calloc((size_t)b.rows, sizeof *r.logprobs);
+    a = lora ? adapter_open(&fx, model) : NULL;
+    run_pass(&fx, fx.model, a, &b, w->how, r.logprobs, &r.pl.g);
+    adapter_unref(a);
+    batch_free(&b);
+    st_index_release(&recorded.index);
+    close(recorded.fd);
+    fixture_close(&fx);
+    return r;
+}
+
+static void result_free(struct result *r)
+{
+    free(r->logprobs);
+    places_close(&r->pl);
+}
+
+static void check_ways(const char *model, const struct way *first, const struct way *ways, size_t n,
+                       bool lora)
+{
+    struct result want = run_way(model, first, lora);
+
+    for (size_t w = 0; w < n; w++) {
+        struct result got;
+
+        if (!kernels_by_name(ways[w].table))
+            continue;
+        got = run_way(model, &ways[w], lora);
+        if (memcmp(got.pl.memory, want.pl.memory, want.pl.n * sizeof(float)) != 0)
+            fail_msg("%s: other gradients with %s", model, ways[w].what);
+        assert_int_equal(got.rows, want.rows);
+        if (memcmp(got.logprobs, want.logprobs, (size_t)want.rows * sizeof(float)) != 0)
+            fail_msg("%s: other log-probabilities with %s", model, ways[w].what);
+        result_free(&got);
+    }
+    result_free(&want);
+}
+
+static const struct way reference = {"", "ref", 1, {BUDGET, 0, 1}};
+
+static void kernels_and_threads_give_the_same_bits(void **state)
+{
+    static const struct way ways[] = {
+        {"2 threads", "ref", 2, {BUDGET, 0, 1}},
+        {"AVX2", "avx2", 2, {BUDGET, 0, 1}},
+        {"AVX-512", "avx512", 1, {BUDGET, 0, 1}},
+    };
+
+    (void)state;
+    for (int i = 0; i < N_TRAINED; i++) {
+        check_ways(trained_models[i], &reference, ways, sizeof ways / sizeof *ways, false);
+        check_ways(trained_models[i], &reference, ways, sizeof ways / sizeof *ways, true);
+    }
+}
+
+/* Bytes that a pass over the batch takes with this budget; 0: it does not fit. */
+static size_t memory_with(const struct fixture *fx, const struct batch *b, size_t budget)
+{
+    struct err e = {0};
+    struct pass *p = pass_new(&fx->config, forward_kernels(fx->forward), fx->pool, budget, &e);
+    struct pass_job job = {.model = fx->model,
+                           .sequences = b->sequences,
+                           .n_sequences = b->n,
+                           .temperature = 1,
+                           .backward = true};
+    size_t bytes = 0;
+
+    must(p ? 0 : -1, &e);
+    if (pass_begin(p, &job, &e) == 0)
+        bytes = pass_memory(p);
+    else
+        assert_int_equal(e.code, ERR_SPACE);
+    pass_free(p);
+    return bytes;
+}
+
+/* The smallest budget, to 64 KiB. */
+static size_t least_budget(const char *model)
+{
+    struct fixture fx;
+    struct batch b;
+    size_t low = 0, high = BUDGET;
+
+    fixture_open(&fx, model, "ref", 1);
+    batch_make(&b, &fx.config);
+    while (high - low > 64 * 1024) {
+        size_t mid = (low + high) / 2;
+
+        if (memory_with(&fx, &b, mid))
+            high = mid;
+        else
+            low = mid;
+    }
+    assert_true(memory_with(&fx, &b, high) < memory_with(&fx, &b, BUDGET));
+    batch_free(&b);
+    fixture_close(&fx);
+    return high;
+}
+
+static void slices_and_budgets_give_the_same_bits(void **state)
+{
+    static const struct way all = {"", "avx2", 2, {BUDGET, 0, 1}};
+
+    (void)state;
+    for (int i = 0; i < N_TRAINED; i++) {
+        size_t least = least_budget(trained_models[i]);
+        const struct way ways[] = {
+            {"slices of 1 ns", "avx2", 2, {BUDGET, 1, 1}},
+            {"the least budget", "avx2", 2, {least, 0, 1}},
+            {"the least budget in slices", "avx2", 1, {least, 1, 1}},
+            {"half as much again", "avx2", 2, {least + least / 2, 0, 1}},
+            {"twice the least budget", "avx2", 2, {2 * least, 0, 1}},
+        };
+
+        check_ways(trained_models[i], &all, ways, sizeof ways / sizeof *ways, i % 2);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_and_threads_give_the_same_bits),
+        cmocka_unit_test(slices_and_budgets_give_the_same_bits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
