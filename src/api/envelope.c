@@ -12,7 +12,9 @@
 #include "base/log.h"
 #include "http/request.h"
 #include "http/response.h"
+#include "service/metrics.h"
 #include "service/refusal.h"
+#include "service/service.h"
 
 enum { RETRY_AFTER_FALLBACK_S = 10 };
 
@@ -95,6 +97,7 @@ void api_fail(struct api_call *call, const struct refusal *r)
     if (status == 500)
         log_ev(LOG_ERROR, "api.failed", "id=%s code=%s message=\"%s\"", call->req->request_id,
                refusal_wire_code(r->code), r->message);
+    metrics_refused(call->api->service->metrics, r->code);
     add_failure_headers(call, r, status);
     api_json(call, status,
              json_pack("{s:b, s:n, s:o}", "success", 0, "data", "error", error_object(r)));

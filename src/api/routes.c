@@ -65,6 +65,7 @@ static const struct api_route routes[] = {
     {"GET", "/api/health/ready", millm_ready, BODY_NONE},
     {"GET", "/api/health/detailed", millm_health_detailed, BODY_NONE},
     {"GET", "/api/health/version", millm_version, BODY_NONE},
+    {"GET", "/metrics", millm_metrics, BODY_NONE},
 };
 
 const struct api_route *api_routes(size_t *n)

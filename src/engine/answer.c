@@ -3,7 +3,9 @@
 
 #include "base/err.h"
 #include "engine/batch.h"
+#include "engine/engine_impl.h"
 #include "engine/gen.h"
+#include "engine/meter.h"
 #include "engine/pooling.h"
 #include "engine/step.h"
 #include "model/kv_cache.h"
@@ -65,6 +67,7 @@ static void accept_token(struct batch *b, const struct pick *p)
     s->next = p->token;
     remember(s, p->token);
     s->n_new++;
+    meter_token(b->engine->meter, s);
     if (sample_needs_history(&s->params) &&
         sample_history_add(&s->history, p->token, true, &e) < 0) {
         g->outcome = GEN_NO_MEMORY;

@@ -8,6 +8,7 @@
 #include "engine/engine_impl.h"
 #include "engine/gen.h"
 #include "engine/image.h"
+#include "engine/meter.h"
 #include "engine/pooling.h"
 #include "engine/runner.h"
 #include "engine/served.h"
@@ -170,6 +171,8 @@ static int start_sequence(struct batch *b, struct sequence *s)
         sequence_release(s);
         return -1;
     }
+    if (known)
+        meter_prefix(b->engine->meter, s->n_prompt, kv_seq_length(s->kv));
     s->leader = leader;
     s->state = leader ? SEQ_FOLLOWING : SEQ_PREFILL;
     s->gen->n_started++;
@@ -240,6 +243,7 @@ enum batch_answer batch_take(struct batch *b, struct gen *g)
     *at = g;
     g->next = NULL;
     g->admitted_at = clock_mono_ns();
+    meter_admitted(b->engine->meter, g);
     b->n_running++;
     start_pending(b, g); /* before the first step, so that choices share their prompt */
     engine_note_running(b->engine);
@@ -285,6 +289,7 @@ static void let_sequence_go(struct batch *b, struct sequence *s)
 
 void batch_end_sequence(struct batch *b, struct sequence *s, enum gen_reason why)
 {
+    meter_sequence_ended(b->engine->meter, s, why != GEN_LENGTH);
     let_sequence_go(b, s);
     gen_emit(s->gen,
              &(struct gen_event){.kind = GEN_SEQUENCE_DONE, .sequence = s->index, .reason = why});
@@ -297,6 +302,7 @@ static void end_request(struct batch *b, struct gen **at)
     struct engine *en = b->engine;
 
     *at = g->next;
+    meter_request_ended(en->meter, g, g->n_open);
     for (int i = 0; i < g->n_sequences; i++)
         let_sequence_go(b, &g->sequences[i]);
     b->n_running--;

@@ -13,6 +13,7 @@
 #include "engine/gen.h"
 #include "engine/image.h"
 #include "engine/image_bank.h"
+#include "engine/meter.h"
 #include "engine/queue.h"
 #include "engine/runner.h"
 #include "engine/served.h"
@@ -123,6 +124,7 @@ static void init_sync(struct engine *en)
 static void engine_free(struct engine *en)
 {
     batch_free(en->batch);
+    meter_free(en->meter);
     image_bank_unref(en->bank);
     pool_free(en->pool);
     pthread_cond_destroy(&en->changed);
@@ -152,7 +154,10 @@ struct engine *engine_start(const struct engine_config *c, struct err *e)
     en->pool = pool_new(c->n_threads, e);
     en->bank = image_bank_new(e);
     en->batch = batch_new(en, e);
-    if (!en->pool || !en->bank || !en->batch)
+    en->meter = meter_new();
+    if (!en->meter)
+        err_nomem(e);
+    if (!en->pool || !en->bank || !en->batch || !en->meter)
         goto fail;
     if (pthread_create(&en->thread, NULL, engine_main, en) != 0) {
         err_set(e, ERR_NOMEM, "the engine thread cannot be started");

@@ -32,6 +32,7 @@ struct engine {
     struct engine_config config;
     struct pool *pool;       /* owned */
     struct image_bank *bank; /* counted */
+    struct meter *meter;     /* owned: meter.h */
     pthread_t thread;
     _Atomic size_t kv_budget; /* bytes; 0 until the first load when the configuration says 0 */
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "engine/engine_impl.h"
 #include "engine/image.h"
@@ -149,6 +150,7 @@ struct gen *gen_new(struct engine *en, const struct gen_spec *spec, struct err *
     }
     atomic_init(&g->refs, 1);
     g->engine = en;
+    g->submitted_at = clock_mono_ns();
     g->spec = *spec;
     hold_weights(g);
     g->outcome = GEN_DONE;

@@ -39,6 +39,7 @@ struct sequence {
     enum sequence_state state;
     struct kv_seq *kv;       /* owned */
     struct sequence *leader; /* SEQ_FOLLOWING */
+    int64_t token_at;        /* when the last token came */
     int max_new;             /* max_tokens, cut to what the model's context leaves */
     int n_new;
     int32_t next;  /* SEQ_DECODE: the token that the next step feeds */
@@ -68,7 +69,8 @@ struct gen {
     int32_t max_prompt;
 
     int64_t held_since; /* monotonic ns; 0: not held */
-    int64_t admitted_at;
+    int64_t submitted_at, admitted_at;
+    bool has_begun;          /* a token was told */
     struct runner *runner;   /* counted */
     struct image *image;     /* counted */
     struct adapter *adapter; /* counted, or NULL */

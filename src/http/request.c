@@ -92,3 +92,12 @@ void http_req_on_gone(struct http_req *req, http_gone_fn *fn, void *arg)
     }
     pthread_mutex_unlock(&call->lock);
 }
+
+void http_req_server_stats(const struct http_req *req, struct http_stats *out)
+{
+    const struct http_call *call = (const struct http_call *)req; /* its first member */
+
+    *out = (struct http_stats){0};
+    if (call->srv)
+        http_server_stats(call->srv, out);
+}

@@ -51,6 +51,11 @@ const atomic_bool *http_req_gone(const struct http_req *req);
 typedef void http_gone_fn(void *arg);
 void http_req_on_gone(struct http_req *req, http_gone_fn *fn, void *arg);
 
+/* What the server that took the request is doing; zeros for a request without one. Any thread, as
+ * long as the request is valid. */
+struct http_stats;
+void http_req_server_stats(const struct http_req *req, struct http_stats *out);
+
 /* Decodes %XX once into an owned string. NULL with ERR_ARG for a broken escape or a NUL, or
  * ERR_NOMEM. */
 char *http_percent_decode(const char *s, size_t len, bool plus_is_space, struct err *e);

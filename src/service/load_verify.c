@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "service/load_op.h"
 #include "service/memory.h"
+#include "service/metrics.h"
 #include "service/service.h"
 #include "service/weights.h"
 #include "tensor/weights.h"
@@ -109,6 +110,7 @@ int check_weights_hash(void *ctx, struct refusal *r)
         place_block, op, op->sha256, &e);
     core_loan_end(&op->loan);
     op->verify_ms = clock_ms_since(start);
+    metrics_verified(op->op.s->metrics, op->verify_ms);
     if (rc < 0)
         return e.code == ERR_FORMAT      ? refuse_shortened(op, &e, r)
                : e.code == ERR_CANCELLED ? refuse_client_left(r)

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "service/body.h"
 #include "service/leases.h"
+#include "service/metrics.h"
 #include "service/service.h"
 #include "service/times.h"
 #include "service/weights.h"
@@ -84,8 +85,12 @@ int op_end(struct op *op, int status, int rc, const struct refusal *r)
         memcpy(op->audit.attachment_ref, op->w->attachment.ref, sizeof op->audit.attachment_ref);
     op->audit.state_after = condition_name(op->w->condition);
     op->audit.owner = op->owner;
-    if (op->audit.operation)
-        audit_write(&op->audit, rc < 0 ? refusal_status(r->code) : status, rc < 0 ? r : NULL);
+    if (rc < 0)
+        status = refusal_status(r->code);
+    if (op->audit.operation) {
+        audit_write(&op->audit, status, rc < 0 ? r : NULL);
+        metrics_operation(op->s->metrics, op->audit.operation, status, rc < 0 ? r : NULL);
+    }
     served_unref(op->seen_served);
     op->seen_served = NULL;
     op->served = NULL;

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/image.h"
 #include "engine/snapshot.h"
+#include "service/metrics.h"
 #include "service/save_op.h"
 #include "service/service.h"
 #include "service/times.h"
@@ -59,6 +60,7 @@ static int take_snapshot(struct op *base, struct refusal *r)
     state_hold_restart(base->s);
     op->pause_end_ns = clock_mono_ns();
     op->snapshot_ms = (double)(op->pause_end_ns - start) / 1e6;
+    metrics_snapshot(base->s->metrics, op->snapshot_ms);
     return 0;
 }
 
@@ -176,6 +178,8 @@ static int write_files(struct save_op *op, struct err *e)
     if (files)
         rc = publish_checkpoint(op, files, n, e);
     op->write_ms = clock_ms_since(op->pause_end_ns);
+    if (rc == 0)
+        metrics_saved(op->op.s->metrics, op->result.bytes, op->write_ms);
     free(files);
     buf_release(&config);
     return rc;

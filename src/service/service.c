@@ -11,6 +11,7 @@
 #include "service/batches.h"
 #include "service/jobs.h"
 #include "service/leases.h"
+#include "service/metrics.h"
 #include "service/state.h"
 #include "service/weaver/weaver.h"
 
@@ -45,11 +46,13 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
                           .started_ns = clock_mono_ns()};
     s->weights = calloc(1, sizeof *s->weights);
     s->board = board_new(e);
+    s->metrics = metrics_new(e);
     s->jobs = jobs_new(e);
     s->leases = leases_new(s->settings->lease_ended_memory, e);
     if (!s->weights)
         err_nomem(e);
-    if (!s->weights || !s->board || !s->jobs || !s->leases || new_boot_id(s->boot_id, e) < 0) {
+    if (!s->weights || !s->board || !s->metrics || !s->jobs || !s->leases ||
+        new_boot_id(s->boot_id, e) < 0) {
         service_close(s);
         return NULL;
     }
@@ -95,6 +98,7 @@ void service_close(struct service *s)
     }
     leases_free(s->leases);
     board_free(s->board);
+    metrics_free(s->metrics);
     free(s->weights);
     free(s);
 }

@@ -25,6 +25,7 @@ struct err;
 struct faults;
 struct jobs;
 struct leases;
+struct metrics;
 struct roots;
 struct schema;
 struct tokens;
@@ -58,6 +59,7 @@ struct service {
     struct board *board;           /* owned; the published copy */
     struct leases *leases;         /* owned; any thread */
     struct batches *batches;       /* owned; NULL without BATCH_FILES_DIR */
+    struct metrics *metrics;       /* owned; any thread */
     struct jobs *jobs;             /* owned; work that goes on after its request was answered */
     int64_t started_wall_ms, started_ns;
     char boot_id[9]; /* 8 hex digits, random: in the names of shared arenas */

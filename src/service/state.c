@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/image.h"
 #include "service/audit.h"
+#include "service/metrics.h"
 #include "service/service.h"
 
 #define NS_PER_S      1e9
@@ -98,6 +99,7 @@ void state_changed(struct service *s)
     struct served *before;
 
     engine_set_gate(s->engine, gate_of(s->weights));
+    metrics_gate(s->metrics, gate_of(s->weights) != GATE_OPEN);
     pthread_mutex_lock(&s->board->lock);
     before = s->board->served;
     s->board->state = *s->weights;

@@ -34,6 +34,8 @@ api_fn millm_take_lease, millm_get_lease, millm_renew_lease, millm_end_lease;
 api_fn millm_lock_model, millm_unlock_model, millm_cancel_model;
 /* adapters (weights.c): docs/api/adapters.md */
 api_fn millm_list_adapters, millm_apply_adapter, millm_remove_adapter;
+/* metrics.c: docs/api/metrics.md */
+api_fn millm_metrics;
 /* health.c */
 api_fn millm_health, millm_ready, millm_health_detailed, millm_version;
 #endif

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "http/request.h"
 #include "http/response.h"
+#include "service/metrics.h"
 #include "service/refusal.h"
 #include "service/service.h"
 
@@ -61,6 +62,7 @@ json_t *openai_error(const struct service *s, const struct refusal *r, int in_st
         json_pack("{s:s, s:s, s:o, s:o}", "message", message_of(r), "type", refusal_type(r->code),
                   "param", r->param[0] ? json_string(r->param) : json_null(), "code", code_of(r));
 
+    metrics_refused(s->metrics, r->code);
     if (in_stream && refusal_status(r->code) == 503)
         json_object_set_new(error, "retry_after", json_integer(retry_after(s, r)));
     return json_pack("{s:o}", "error", error);
