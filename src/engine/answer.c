@@ -8,6 +8,7 @@
 #include "engine/meter.h"
 #include "engine/pooling.h"
 #include "engine/step.h"
+#include "generate/grammar.h"
 #include "model/kv_cache.h"
 
 static void tell_token(struct sequence *s, enum gen_event_kind kind, int32_t token,
@@ -57,6 +58,22 @@ static void remember(struct sequence *s, int32_t token)
         s->made[s->n_new] = token;
 }
 
+/* The end of the answer has been told or must come now: a stop id, or a text that nothing can
+ * follow. */
+static bool is_over(struct sequence *s, int32_t token)
+{
+    struct gen *g = s->gen;
+    struct err e = {0};
+
+    if (is_stop(&g->spec, token))
+        return true;
+    if (!s->grammar)
+        return false;
+    if (grammar_run_accept(s->grammar, token, &e) < 0)
+        g->outcome = GEN_NO_MEMORY;
+    return grammar_run_is_over(s->grammar);
+}
+
 static void accept_token(struct batch *b, const struct pick *p)
 {
     struct sequence *s = p->sequence;
@@ -74,7 +91,7 @@ static void accept_token(struct batch *b, const struct pick *p)
         return;
     }
     tell_token(s, GEN_TOKEN, p->token, p->row, p->logit, g->spec.tell_drawn ? &p->drawn : NULL);
-    if (is_stop(&g->spec, p->token))
+    if (is_over(s, p->token))
         batch_end_sequence(b, s, GEN_STOP_ID);
     else if (atomic_load_explicit(&s->cut, memory_order_relaxed))
         batch_end_sequence(b, s, GEN_CUT);
@@ -159,7 +176,9 @@ static void accept_picks(struct step *st, const struct part *p)
         if (batch_fork(picks[i].sequence) < 0)
             g->outcome = GEN_NO_MEMORY;
     for (int i = 0; i < p->n_picks && g->outcome == GEN_DONE; i++) {
-        if (picks[i].token < 0)
+        if (picks[i].no_memory)
+            g->outcome = GEN_NO_MEMORY;
+        else if (picks[i].token < 0)
             g->outcome = GEN_NON_FINITE;
         else if (picks[i].drawn.n_allowed < 0)
             g->outcome = GEN_NO_MEMORY;

@@ -12,6 +12,7 @@
 #include "engine/pooling.h"
 #include "engine/runner.h"
 #include "engine/served.h"
+#include "generate/grammar.h"
 #include "kernels/kernels.h"
 #include "model/adapter.h"
 #include "model/kv_cache.h"
@@ -130,10 +131,13 @@ static struct sequence *find_leader(const struct sequence *s)
     return NULL;
 }
 
-static int fill_history(struct sequence *s)
+/* What picking tokens needs to know of the sequence. */
+static int prepare_picks(struct sequence *s)
 {
     struct err e = {0};
 
+    if (s->gen->grammar && !(s->grammar = grammar_run_new(s->gen->grammar, &e)))
+        return -1;
     if (!sample_needs_history(&s->params))
         return 0;
     for (int i = 0; i < s->n_prompt; i++)
@@ -167,7 +171,7 @@ static int start_sequence(struct batch *b, struct sequence *s)
 
     if (b->n_active >= ACTIVE_MAX || promise(b, s, positions_of(s) - shared, known) < 0)
         return -1;
-    if (fill_history(s) < 0) {
+    if (prepare_picks(s) < 0) {
         sequence_release(s);
         return -1;
     }

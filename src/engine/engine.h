@@ -20,6 +20,7 @@
 struct adapter;
 struct engine;
 struct err;
+struct grammar_bound;
 struct image;
 struct image_bank;
 struct kernels;
@@ -183,6 +184,10 @@ struct gen_spec {
     int n_bias;
     const int32_t *allowed; /* copied; NULL: every token */
     int n_allowed;
+    /* The language of every answer (generate/grammar.h), bound to the vocabulary of the resident;
+     * one more reference is taken. An answer ends, as with an end token, where nothing can follow.
+     * NULL: any text. */
+    struct grammar_bound *grammar;
     int32_t stop_ids[GEN_STOP_IDS_MAX]; /* end tokens */
     int n_stop_ids;
     int top_logprobs; /* -1: no logprobs; 0..GEN_TOP_MAX alternatives */

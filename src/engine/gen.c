@@ -9,6 +9,8 @@
 #include "engine/image.h"
 #include "engine/runner.h"
 #include "engine/served.h"
+#include "generate/grammar.h"
+#include "generate/token_trie.h"
 #include "model/adapter.h"
 #include "model/config.h"
 #include "model/kv_cache.h"
@@ -162,6 +164,7 @@ struct gen *gen_new(struct engine *en, const struct gen_spec *spec, struct err *
     }
     if (copy_tokens(g, spec, e) < 0 || copy_lists(g, spec, e) < 0)
         goto fail;
+    g->grammar = spec->grammar ? grammar_bound_ref(spec->grammar) : NULL;
     for (int i = 0; i < spec->n_prompts; i++)
         set_up_sequence(g, i, spec);
     return g;
@@ -187,6 +190,8 @@ void sequence_release(struct sequence *s)
     s->pooled = NULL;
     s->leader = NULL;
     sample_history_release(&s->history);
+    grammar_run_free(s->grammar);
+    s->grammar = NULL;
 }
 
 void gen_free(struct gen *g)
@@ -199,6 +204,7 @@ void gen_free(struct gen *g)
     free(g->tokens);
     free(g->allowed);
     free(g->bias);
+    grammar_bound_unref(g->grammar);
     free(g);
 }
 
@@ -209,6 +215,9 @@ int gen_check(const struct gen *g, const struct model_config *c, struct err *e)
     if (g->max_prompt > c->max_positions)
         return err_set(e, ERR_ARG, "a prompt of %d tokens does not fit the model's context of %d",
                        g->max_prompt, c->max_positions);
+    if (g->grammar && grammar_bound_trie(g->grammar)->vocab != c->vocab)
+        return err_set(e, ERR_ARG, "the grammar is for a vocabulary of %d, the model has %d",
+                       grammar_bound_trie(g->grammar)->vocab, c->vocab);
     return sample_params_check(&g->sequences[0].params, c->vocab, e);
 }
 

@@ -15,6 +15,7 @@
 #include "generate/sampler.h"
 
 struct adapter;
+struct grammar_run;
 struct kv_seq;
 struct model_config;
 struct runner;
@@ -46,7 +47,8 @@ struct sequence {
     int32_t *made; /* the n_new tokens; NULL: there was no memory to remember them */
     int made_size;
     struct sample_history history;
-    double *pooled; /* sum of the rows that count (pooling.h); NULL: none yet */
+    struct grammar_run *grammar; /* owned: where the answer stands in its language, or NULL */
+    double *pooled;              /* sum of the rows that count (pooling.h); NULL: none yet */
 };
 
 struct gen {
@@ -65,7 +67,8 @@ struct gen {
     int32_t *tokens;             /* all prompts, one after the other */
     int32_t *allowed;
     struct sample_bias *bias;
-    int32_t max_token; /* largest of any prompt, bias, allowed list */
+    struct grammar_bound *grammar; /* counted, or NULL */
+    int32_t max_token;             /* largest of any prompt, bias, allowed list */
     int32_t max_prompt;
 
     int64_t held_since; /* monotonic ns; 0: not held */

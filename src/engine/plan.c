@@ -27,7 +27,7 @@ static struct pick *add_pick(struct step *st, struct sequence *s, struct logits_
     struct pick *p = &st->picks[st->n_picks];
 
     *p = (struct pick){.sequence = s, .row = row};
-    if (!sample_is_argmax(&s->params))
+    if (!sample_is_argmax(&s->params) || s->gen->grammar)
         p->full = runner_full_row(st->runner, st->n_picks);
     st->n_picks++;
     return p;

@@ -76,8 +76,9 @@ static int make_buffers(struct runner *r, int workers, struct err *e)
         r->full = NULL;
         return err_nomem(e);
     }
-    r->slice_bytes =
-        round_up(vocab * sizeof(float) + sample_scratch_bytes(r->config.vocab) + 64, 64);
+    r->slice_bytes = round_up(vocab * sizeof(float) + sample_scratch_bytes(r->config.vocab) + 64 +
+                                  grammar_mask_words(r->config.vocab) * sizeof(uint64_t),
+                              64);
     r->scratch_bytes = r->slice_bytes * (size_t)workers;
     r->scratch = aligned_alloc(64, r->scratch_bytes);
     r->hidden = malloc((size_t)FORWARD_ROWS_MAX * (size_t)r->config.hidden * sizeof(float));

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "engine/prefix.h"
+#include "generate/grammar.h"
 #include "model/config.h"
 
 struct engine;
@@ -43,7 +44,8 @@ struct runner {
     float *hidden; /* [FORWARD_ROWS_MAX, H] */
     float *full;   /* [ACTIVE_MAX, vocab]: addresses only, touched by rows that are sampled */
     size_t full_bytes;
-    unsigned char *scratch; /* one slice a worker: a copy of one row, then the sampler's scratch */
+    unsigned char
+        *scratch; /* one slice a worker: a copy of one row, the sampler's scratch, a mask */
     size_t slice_bytes, scratch_bytes;
 };
 
@@ -58,6 +60,12 @@ static inline float *runner_full_row(const struct runner *r, int i)
 static inline float *runner_row_copy(const struct runner *r, int worker)
 {
     return (float *)(void *)(r->scratch + (size_t)worker * r->slice_bytes);
+}
+/* Bits of the tokens that a grammar allows. */
+static inline uint64_t *runner_mask(const struct runner *r, int worker)
+{
+    return (uint64_t *)(void *)(r->scratch + ((size_t)worker + 1) * r->slice_bytes) -
+           grammar_mask_words(r->config.vocab);
 }
 static inline void *runner_sample_scratch(const struct runner *r, int worker)
 {

@@ -12,6 +12,7 @@
 #include "engine/image.h"
 #include "engine/pooling.h"
 #include "engine/score.h"
+#include "generate/grammar.h"
 #include "generate/sampler.h"
 
 struct step *step_new(struct err *e)
@@ -54,6 +55,25 @@ static void tell_argmax(struct pick *p)
         d->allowed[0] = p->token;
 }
 
+/* The token, of those that the sequence's language allows. */
+static void sample(struct step *st, struct pick *p, int worker)
+{
+    struct runner *r = st->runner;
+    struct sequence *s = p->sequence;
+    const struct gen_spec *spec = &s->gen->spec;
+    struct sample_params params = s->params;
+    struct err e = {0};
+
+    if (s->grammar) {
+        uint64_t *mask = runner_mask(r, worker);
+
+        p->no_memory = grammar_run_mask(s->grammar, spec->stop_ids, spec->n_stop_ids, mask, &e) < 0;
+        params.mask = mask;
+    }
+    p->token = sample_pick(&params, p->full, r->config.vocab, &s->history, s->n_prompt + s->n_new,
+                           spec->tell_drawn ? &p->drawn : NULL, runner_sample_scratch(r, worker));
+}
+
 static void pick_one(void *arg, int item, int worker)
 {
     struct step *st = arg;
@@ -74,9 +94,7 @@ static void pick_one(void *arg, int item, int worker)
 
     if (told)
         memcpy(copy, p->full, (size_t)vocab * sizeof *copy);
-    p->token = sample_pick(&s->params, p->full, vocab, &s->history, s->n_prompt + s->n_new,
-                           s->gen->spec.tell_drawn ? &p->drawn : NULL,
-                           runner_sample_scratch(st->runner, worker));
+    sample(st, p, worker);
     if (told && p->token >= 0)
         p->logit = copy[p->token];
     if (told && s->gen->spec.score_sampled) {

@@ -32,6 +32,7 @@ struct pick {
     struct logits_row own;  /* what `row` points to when it is scored in a way of its own */
     float *full;            /* its own copy of the row's logits; NULL: the maximum is the token */
     int32_t token;          /* -1: none is possible */
+    bool no_memory;         /* for its mask */
     float logit;            /* of the token, before bias and penalties */
     struct sample_drawn drawn; /* spec->tell_drawn: what it was drawn from; freed by step_answer */
 };

@@ -23,12 +23,16 @@ struct grammar_run {
 int grammar_run_mask(struct grammar_run *r, const int32_t *ends, int n_ends, uint64_t *mask,
                      struct err *e)
 {
-    memset(mask, 0, grammar_mask_words(r->bound->trie->vocab) * sizeof *mask);
+    int vocab = r->bound->trie->vocab;
+
+    memset(mask, 0, grammar_mask_words(vocab) * sizeof *mask);
     for (int i = 0; i < r->now.n; i++)
         walk_place(&r->walk, r->bound, &r->machine, &r->now.list[i], mask);
     for (int i = 0; i < n_ends; i++) {
         uint64_t bit = UINT64_C(1) << ((uint32_t)ends[i] % 64);
 
+        if (ends[i] < 0 || ends[i] >= vocab)
+            continue;
         if (r->now.ended)
             mask[(uint32_t)ends[i] / 64] |= bit;
         else

@@ -51,7 +51,8 @@ bool sample_needs_history(const struct sample_params *p)
 
 bool sample_is_argmax(const struct sample_params *p)
 {
-    return p->temperature == 0 && !sample_needs_history(p) && p->n_bias == 0 && !p->allowed;
+    return p->temperature == 0 && !sample_needs_history(p) && p->n_bias == 0 && !p->allowed &&
+           !p->mask;
 }
 
 /* ---- checks ---- */
@@ -110,16 +111,32 @@ static void penalise(const struct sample_params *p, const struct sample_history 
     }
 }
 
+/* Masks are all or nothing in most of their words. */
+static void apply_mask(const uint64_t *mask, int vocab, float *y)
+{
+    for (int at = 0; at < vocab; at += 64) {
+        uint64_t word = mask[at / 64];
+        int n = vocab - at < 64 ? vocab - at : 64;
+
+        if (word == UINT64_MAX)
+            continue;
+        for (int i = 0; i < n; i++)
+            if (!(word >> i & 1))
+                y[at + i] = -INFINITY;
+    }
+}
+
 static void copy_logits(const struct sample_params *p, const float *logits, int vocab, float *y)
 {
-    if (!p->allowed) {
+    if (!p->allowed)
         memcpy(y, logits, (size_t)vocab * sizeof *y);
-        return;
-    }
-    for (int i = 0; i < vocab; i++)
-        y[i] = -INFINITY;
-    for (int i = 0; i < p->n_allowed; i++)
+    else
+        for (int i = 0; i < vocab; i++)
+            y[i] = -INFINITY;
+    for (int i = 0; p->allowed && i < p->n_allowed; i++)
         y[p->allowed[i]] = logits[p->allowed[i]];
+    if (p->mask)
+        apply_mask(p->mask, vocab, y);
 }
 
 static bool below_infinity(const float *x, int n)

@@ -1,7 +1,8 @@
 /* generate/sampler.h - picks the next token of a sequence from its logits.
  *
- * Order: allowed ids, penalties, bias -> divide by temperature -> softmax -> top_k -> top_p
- * (smallest set of likeliest tokens whose mass reaches p) -> min_p (at least min_p x the likeliest)
+ * Order: allowed ids and mask, penalties, bias -> divide by temperature -> softmax -> top_k ->
+ * top_p (smallest set of likeliest tokens whose mass reaches p) -> min_p (at least min_p x the
+ * likeliest)
  * -> renormalise -> draw. Temperature 0 takes the largest logit after penalties and bias, the
  * lowest id among equals, and draws nothing. Equal logits rank by rising id, so a set is well
  * defined.
@@ -38,6 +39,7 @@ struct sample_params {
     int n_bias;
     const int32_t *allowed; /* borrowed; NULL: every token */
     int n_allowed;
+    const uint64_t *mask; /* borrowed; bit i: token i is possible; NULL: every token */
 };
 
 /* Tokens of one sequence, for penalties. Zeroed struct: empty. */
@@ -50,8 +52,8 @@ int sample_history_add(struct sample_history *h, int32_t token, bool generated, 
 void sample_history_release(struct sample_history *h);
 
 bool sample_needs_history(const struct sample_params *p);
-/* True when the row's argmax is the answer: greedy without bias, penalties or allowed ids. Then
- * logits need not be kept in full. */
+/* True when the row's argmax is the answer: greedy without bias, penalties, allowed ids or mask.
+ * Then logits need not be kept in full. */
 bool sample_is_argmax(const struct sample_params *p);
 /* Refuses NaN and values outside the ranges above: ERR_ARG with the field's name. */
 int sample_params_check(const struct sample_params *p, int vocab, struct err *e);
