@@ -239,6 +239,109 @@ static void stopping_ends_who_runs_and_who_waits(void **state)
     expect(waiting, GEN_STOPPED);
 }
 
+/* ---- requests in the background ---- */
+
+static struct heard *ask_in_background(struct engine *en, int max_tokens)
+{
+    struct gen_spec spec = plain_spec(&prompt, 1, max_tokens);
+
+    spec.background = true;
+    return submit(en, spec);
+}
+
+struct seen {
+    struct heard **h;
+    int n, admitted;
+};
+
+static void count_admitted(struct engine *en, void *arg)
+{
+    struct seen *seen = arg;
+
+    (void)en;
+    for (int i = 0; i < seen->n; i++)
+        seen->admitted += seen->h[i]->admitted && !seen->h[i]->over;
+}
+
+static void requests_in_the_background_take_half_of_the_slots(void **state)
+{
+    struct engine *en = start_with_model("tiny-llama", 1, 4);
+    struct heard *h[4];
+    struct seen seen = {.h = h, .n = 4};
+
+    (void)state;
+    set_gate(en, GATE_HOLD);
+    for (int i = 0; i < 4; i++)
+        h[i] = ask_in_background(en, 400);
+    set_gate(en, GATE_OPEN);
+    heard_wait(h[1], heard_has_tokens, 2);
+    engine_call(en, count_admitted, &seen);
+    assert_int_equal(seen.admitted, 2);
+    for (int i = 0; i < 4; i++)
+        expect(h[i], GEN_DONE);
+    engine_stop(en);
+}
+
+static void nobody_in_the_background_ran(void *arg, struct heard *h)
+{
+    struct heard **background = arg;
+
+    (void)h; /* on the engine thread, like the admissions */
+    assert_false(background[0]->admitted || background[1]->admitted);
+}
+
+static void others_pass_those_in_the_background(void **state)
+{
+    struct engine *en = start_with_model("tiny-llama", 1, 1);
+    struct heard *background[2], *other = heard_new();
+    struct gen_spec spec = plain_spec(&prompt, 1, 5);
+    struct err e = {0};
+
+    (void)state;
+    set_gate(en, GATE_HOLD);
+    for (int i = 0; i < 2; i++)
+        background[i] = ask_in_background(en, 3);
+    other->on_token = nobody_in_the_background_ran;
+    other->arg = background;
+    spec.on_event = hear;
+    spec.arg = other;
+    other->gen = engine_submit(en, &spec, &e);
+    assert_non_null(other->gen);
+    set_gate(en, GATE_OPEN);
+    expect(other, GEN_DONE);
+    expect(background[0], GEN_DONE);
+    expect(background[1], GEN_DONE);
+    engine_stop(en);
+}
+
+static void those_in_the_background_are_neither_counted_nor_refused_nor_timed(void **state)
+{
+    struct engine_config c = {
+        .n_threads = 1, .kernels = kernels_pick(false), .max_running = 2, .hold_timeout_ms = 30};
+    struct timespec longer = {.tv_nsec = 60000000};
+    struct err e = {0};
+    struct engine *en = engine_start(&c, &e);
+    struct heard *h[5], *cancelled;
+
+    (void)state;
+    assert_non_null(en);
+    make_resident(en, load_tiny(en, MODELS "tiny-llama"), "m", 1);
+    set_gate(en, GATE_HOLD);
+    for (int i = 0; i < 5; i++)
+        h[i] = ask_in_background(en, 2);
+    cancelled = ask_in_background(en, 2);
+    assert_int_equal(engine_waiting(en), 0);
+    gen_cancel(cancelled->gen);
+    expect(cancelled, GEN_CANCELLED);
+    nanosleep(&longer, NULL);
+    set_gate(en, GATE_OPEN);
+    for (int i = 0; i < 5; i++)
+        expect(h[i], GEN_DONE);
+    set_gate(en, GATE_REFUSE);
+    expect(ask_in_background(en, 2), GEN_TORN);
+    engine_stop(en);
+}
+
 struct ticks {
     int n;
     int64_t first, second;
@@ -295,6 +398,9 @@ int main(void)
         cmocka_unit_test(what_can_never_fit_is_refused_and_what_fits_later_waits),
         cmocka_unit_test(tokens_outside_the_vocabulary_are_refused_at_once),
         cmocka_unit_test(stopping_ends_who_runs_and_who_waits),
+        cmocka_unit_test(requests_in_the_background_take_half_of_the_slots),
+        cmocka_unit_test(others_pass_those_in_the_background),
+        cmocka_unit_test(those_in_the_background_are_neither_counted_nor_refused_nor_timed),
         cmocka_unit_test(a_tick_comes_back_when_its_time_has_come_and_then_the_thread_sleeps),
     };
 
