@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "service/batches.h"
 #include "service/leases.h"
 #include "service/service.h"
 #include "service/state.h"
@@ -41,6 +42,13 @@ static json_t *estimated_wait(const struct engine_stats *st)
     return json_ms(st->median_slot_ms * (st->waiting + st->running) / (1000.0 * st->max_running));
 }
 
+static json_t *backlog(struct service *s)
+{
+    int64_t rows = s->batches ? batches_backlog(s->batches) : -1;
+
+    return rows < 0 ? json_null() : json_integer(rows);
+}
+
 static json_t *inference(struct service *s)
 {
     struct engine_stats st;
@@ -56,7 +64,7 @@ static json_t *inference(struct service *s)
                   st.waiting, "queue_max_concurrent", st.max_running, "queue_max_pending",
                   st.max_waiting, "in_flight", st.running, "queue_waiting", held ? 0 : st.waiting);
     if (o) {
-        json_object_set_new(o, "batch_backlog_rows", json_null());
+        json_object_set_new(o, "batch_backlog_rows", backlog(s));
         json_object_set_new(o, "estimated_wait_seconds", estimated_wait(&st));
         json_object_set_new(o, "error", json_null());
     }
