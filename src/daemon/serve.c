@@ -119,6 +119,7 @@ static int start_engine(struct daemon *d, struct err *e)
         .kv_bytes = (size_t)s->kv_mb << 20,
         .max_images = s->max_images,
         .hold_timeout_ms = (int64_t)(s->hold_request_timeout_s * 1000),
+        .train_share = s->train_share,
     };
 
     d->engine = engine_start(&c, e);

@@ -15,12 +15,13 @@
 #include "engine/image_bank.h"
 #include "engine/meter.h"
 #include "engine/queue.h"
+#include "engine/run_impl.h"
 #include "engine/runner.h"
 #include "engine/served.h"
 #include "model/adapter.h"
 #include "model/model.h"
 
-enum { IMAGES_DEFAULT = 3 };
+enum { IMAGES_DEFAULT = 3, TRAIN_SHARE_DEFAULT = 50 };
 
 static const size_t kv_least = (size_t)16 << 20;
 static const size_t kv_unmeasured = (size_t)1 << 30;
@@ -83,7 +84,7 @@ static bool is_stopping(struct engine *en)
     return stopping;
 }
 
-/* One turn: messages, timers, who leaves, who comes, one step. */
+/* One turn: messages, timers, who leaves, who comes, one step, one slice of training. */
 static void *engine_main(void *arg)
 {
     struct engine *en = arg;
@@ -95,7 +96,10 @@ static void *engine_main(void *arg)
 
         batch_sweep(en->batch);
         queue_serve(en);
-        if (!batch_step(en->batch))
+        int64_t start = clock_mono_ns();
+        bool stepped = batch_step(en->batch);
+
+        if (!train_turn(en, stepped, clock_mono_ns() - start) && !stepped)
             sleep_until(en, earlier(deadline, queue_deadline(en)));
     }
     run_calls(en);
@@ -150,6 +154,8 @@ struct engine *engine_start(const struct engine_config *c, struct err *e)
     en->config = *c;
     if (en->config.max_images < 1)
         en->config.max_images = IMAGES_DEFAULT;
+    if (en->config.train_share < 1 || en->config.train_share > 99)
+        en->config.train_share = TRAIN_SHARE_DEFAULT;
     atomic_init(&en->kv_budget, c->kv_bytes);
     en->pool = pool_new(c->n_threads, e);
     en->bank = image_bank_new(e);

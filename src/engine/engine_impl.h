@@ -16,7 +16,9 @@
 
 struct batch;
 struct gen;
+struct run;
 struct runner;
+struct shared_pass;
 struct snapshot;
 
 enum { SLOT_TIMES = 50 };
@@ -64,6 +66,11 @@ struct engine {
     /* engine thread */
     struct batch *batch;
     struct runner *runners;
+    struct run *runs; /* training: engine/run.h */
+    struct shared_pass *passes;
+    struct run *train_active;       /* whose operation is under way */
+    struct run *train_last;         /* the last one that had its turn */
+    int64_t train_credit;           /* ns that training may take before requests have their turn */
     struct runner *resident_runner; /* NULL: no resident, or its scratch did not fit into memory */
 };
 

@@ -44,6 +44,8 @@ struct settings {
     const char *public_url; /* PUBLIC_URL: begin of download links; NULL: the request's Host */
     int64_t max_pack_mb;    /* CAIRN_MAX_PACK_MB: a tensor pack, decoded */
     int64_t memory_mb;      /* CAIRN_MEMORY_MB: images kept for runs and samplers; 0: 80 % */
+    int train_share;        /* CAIRN_TRAIN_SHARE: percent of the time while requests run */
+    int64_t train_mb;       /* CAIRN_TRAIN_MB: activations of a pass; 0: a third of what is free */
     bool master_forward;    /* CAIRN_TRAIN_FORWARD=master */
     /* leases */
     int lease_default_ttl_s, lease_max_ttl_s;

@@ -1,0 +1,274 @@
+/* engine/train_turn.c - what runs do between the steps of requests. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/engine_impl.h"
+#include "engine/image.h"
+#include "engine/image_bank.h"
+#include "engine/run_impl.h"
+#include "model/adapter.h"
+
+/* A slice delays every stream's next token, so it is short beside requests; without them only
+ * messages wait. */
+static const int64_t slice_busy_ns = 5000000;
+static const int64_t slice_idle_ns = 20000000;
+/* Shorter ones cost more in cuts than they give. */
+static const int64_t slice_least_ns = 1000000;
+
+/* ---- ending an operation ---- */
+
+static void release_inputs(struct run_op *op)
+{
+    image_unref(op->image);
+    adapter_unref(op->adapter);
+    trainer_state_free(op->state);
+    op->image = NULL;
+    op->adapter = NULL;
+    op->state = NULL;
+}
+
+/* The handler may free the operation. */
+static void end_op(struct run *r, struct run_op *op, enum run_outcome outcome, const struct err *e)
+{
+    if (r->op == op) {
+        r->op = NULL;
+        r->engine->train_active = NULL;
+    }
+    release_inputs(op);
+    op->done(op, outcome, r->trainer, e);
+}
+
+static struct run_op *unlink_op(struct run *r)
+{
+    pthread_mutex_lock(&r->engine->lock);
+    struct run_op *op = r->queue;
+
+    if (op)
+        r->queue = op->next;
+    pthread_mutex_unlock(&r->engine->lock);
+    return op;
+}
+
+static void drop_filling(struct run *r)
+{
+    if (!r->filling)
+        return;
+    image_unref(r->other);
+    r->other = r->filling;
+    r->filling = NULL;
+}
+
+void run_cancel_all(struct run *r)
+{
+    struct run_op *op = r->op;
+
+    if (op) {
+        trainer_end(r->trainer);
+        drop_filling(r);
+        end_op(r, op, RUN_CANCELLED, NULL);
+    }
+    while ((op = unlink_op(r)) != NULL)
+        end_op(r, op, RUN_CANCELLED, NULL);
+}
+
+/* ---- beginning one ---- */
+
+/* Memory for the weights after this step: the other image, unless somebody still reads it. */
+static struct image *take_blank(struct run *r, struct err *e)
+{
+    struct image *im = r->other;
+
+    r->other = NULL;
+    if (im && atomic_load_explicit(&im->refs, memory_order_acquire) == 1) {
+        im->epoch = image_bank_next_epoch(im->bank); /* other weights: no cache may know them */
+        return im;
+    }
+    image_unref(im);
+    return run_blank_image(r->image, e);
+}
+
+static int begin_step(struct run *r, const struct run_op *op, struct err *e)
+{
+    if (r->settings.mode == TRAIN_LORA)
+        return trainer_begin_step(r->trainer, &op->adam, NULL, e);
+    r->filling = take_blank(r, e);
+    if (!r->filling)
+        return -1;
+    if (trainer_begin_step(r->trainer, &op->adam, r->filling->weights, e) == 0)
+        return 0;
+    drop_filling(r);
+    return -1;
+}
+
+static int take_view(struct run *r, struct run_op *op, struct err *e)
+{
+    struct trainer_frozen *frozen = NULL;
+
+    if (op->with_optimizer && !(frozen = trainer_freeze(r->trainer, e)))
+        return -1;
+    op->view = (struct run_view){
+        .image = image_ref(r->image),
+        .adapter = trainer_adapter(r->trainer),
+        .optimizer = frozen,
+        .step = trainer_step(r->trainer),
+        .has_gradients = trainer_has_gradients(r->trainer),
+    };
+    return 0;
+}
+
+static void keep_as_other(struct run *r, struct image *old)
+{
+    image_unref(r->other);
+    r->other = old;
+}
+
+/* Everything was read and checked before it came here. */
+static int load(struct run *r, struct run_op *op, struct err *e)
+{
+    if (r->settings.mode == TRAIN_LORA) {
+        if (trainer_set_adapter(r->trainer, op->adapter, e) < 0)
+            return -1;
+    } else {
+        struct image *old = r->image;
+
+        r->image = image_ref(op->image);
+        trainer_set_weights(r->trainer, r->image->weights, r->image->model);
+        keep_as_other(r, old);
+        trainer_reset(r->trainer);
+    }
+    if (op->state)
+        trainer_adopt(r->trainer, op->state);
+    op->state = NULL;
+    return 0;
+}
+
+/* 1: it is done already. 0: trainer_run does the rest. -1: *e. */
+static int begin(struct run *r, struct run_op *op, struct err *e)
+{
+    switch (op->kind) {
+    case RUN_FORWARD:
+    case RUN_FORWARD_BACKWARD:
+        return trainer_begin_pass(r->trainer, &op->loss, op->temperature, op->data, op->n_data,
+                                  op->kind == RUN_FORWARD_BACKWARD, e);
+    case RUN_STEP:
+        return begin_step(r, op, e);
+    case RUN_VIEW:
+        return take_view(r, op, e) < 0 ? -1 : 1;
+    case RUN_LOAD:
+        return load(r, op, e) < 0 ? -1 : 1;
+    }
+    return err_set(e, ERR_ARG, "operation %d of a run is unknown", (int)op->kind);
+}
+
+/* The run after the last one that has something to do. */
+static struct run *next_run(struct engine *en)
+{
+    struct run *after = NULL, *first = NULL;
+    bool passed = false;
+
+    pthread_mutex_lock(&en->lock);
+    for (struct run *r = en->runs; r; r = r->next) {
+        if (r->queue && !first)
+            first = r;
+        if (r->queue && passed && !after)
+            after = r;
+        passed = passed || r == en->train_last;
+    }
+    pthread_mutex_unlock(&en->lock);
+    return after ? after : first;
+}
+
+/* False: no run has anything to do. */
+static bool begin_next(struct engine *en)
+{
+    struct run *r = next_run(en);
+    struct err e = {0};
+
+    if (!r)
+        return false;
+    struct run_op *op = unlink_op(r);
+
+    en->train_last = r;
+    en->train_active = r;
+    r->op = op;
+    switch (begin(r, op, &e)) {
+    case 0:
+        break;
+    case 1:
+        end_op(r, op, RUN_OK, NULL);
+        break;
+    default:
+        end_op(r, op, RUN_FAILED, &e);
+    }
+    return true;
+}
+
+/* ---- working ---- */
+
+/* A step of full fine-tuning is through: what it wrote is the present from now on. */
+static void flip(struct run *r)
+{
+    struct image *old = r->image;
+
+    if (!r->filling)
+        return;
+    if (trainer_step_result(r->trainer)->skipped) {
+        drop_filling(r);
+        return;
+    }
+    r->image = r->filling;
+    r->filling = NULL;
+    trainer_set_weights(r->trainer, r->image->weights, r->image->model);
+    keep_as_other(r, old);
+}
+
+static void work(struct run *r, int64_t deadline_ns)
+{
+    struct run_op *op = r->op;
+    struct err e = {0};
+
+    switch (trainer_run(r->trainer, deadline_ns, &e)) {
+    case TRAIN_MORE:
+        return;
+    case TRAIN_DONE:
+        flip(r);
+        end_op(r, op, RUN_OK, NULL); /* the handler reads the results */
+        trainer_end(r->trainer);
+        return;
+    case TRAIN_FAILED:
+        trainer_end(r->trainer);
+        drop_filling(r);
+        end_op(r, op, RUN_FAILED, &e);
+    }
+}
+
+/* How long training may work now: its share of the time that requests take, in slices. */
+static int64_t slice_ns(struct engine *en, bool busy, int64_t step_ns)
+{
+    int share = en->config.train_share;
+
+    if (!busy) {
+        en->train_credit = 0;
+        return slice_idle_ns;
+    }
+    en->train_credit += step_ns * share / (share < 100 ? 100 - share : 1);
+    if (en->train_credit > slice_busy_ns)
+        en->train_credit = slice_busy_ns;
+    return en->train_credit >= slice_least_ns ? en->train_credit : 0;
+}
+
+bool train_turn(struct engine *en, bool busy, int64_t step_ns)
+{
+    if (!en->train_active && !begin_next(en))
+        return false;
+    int64_t slice = slice_ns(en, busy, step_ns);
+
+    if (slice == 0 || !en->train_active)
+        return true;
+    int64_t start = clock_mono_ns();
+
+    work(en->train_active, start + slice);
+    en->train_credit -= clock_mono_ns() - start;
+    return true;
+}
