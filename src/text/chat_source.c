@@ -162,3 +162,68 @@ bool chat_source_has(const struct chat_source *s, const char *name)
 {
     return chat_source_find(s, name ? name : default_name) != NULL;
 }
+
+static const struct chat_text *tools_template(const struct chat_source *s)
+{
+    const struct chat_text *t = chat_source_find(s, "tool_use");
+
+    return t ? t : chat_source_find(s, default_name);
+}
+
+bool chat_source_prints(const struct chat_source *s, const char *text)
+{
+    const struct chat_text *t = tools_template(s);
+
+    return t && strstr(t->text, text);
+}
+
+static bool is_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Behind the quote that begins at p; or the end of the text. */
+static const char *skip_string(const char *p)
+{
+    char quote = *p++;
+
+    while (*p && *p != quote)
+        p += *p == '\\' && p[1] ? 2 : 1;
+    return *p ? p + 1 : p;
+}
+
+/* Looks through one {{ }} or {% %} part, from behind its opening; *end: behind its closing. */
+static bool part_uses(const char *p, const char *variable, const char **end)
+{
+    size_t n = strlen(variable);
+    bool found = false;
+
+    while (*p && !((p[0] == '}' || p[0] == '%') && p[1] == '}')) {
+        const char *name = p;
+
+        if (*p == '\'' || *p == '"') {
+            p = skip_string(p);
+            continue;
+        }
+        while (is_name_char(*p))
+            p++;
+        found = found || ((size_t)(p - name) == n && memcmp(name, variable, n) == 0);
+        p += p == name;
+    }
+    *end = p;
+    return found;
+}
+
+bool chat_source_uses(const struct chat_source *s, const char *variable)
+{
+    const struct chat_text *t = tools_template(s);
+    const char *p = t ? t->text : "";
+
+    while ((p = strchr(p, '{'))) {
+        if (p[1] != '{' && p[1] != '%')
+            p++;
+        else if (part_uses(p + 2, variable, &p))
+            return true;
+    }
+    return false;
+}

@@ -45,6 +45,10 @@ struct chat_source *chat_source_ref(struct chat_source *s);
 void chat_source_unref(struct chat_source *s); /* NULL is allowed */
 /* `name` NULL is the default one. */
 bool chat_source_has(const struct chat_source *s, const char *name);
+/* Whether the template for tools ("tool_use", else the default one) uses the variable, and whether
+ * the text stands anywhere in it. */
+bool chat_source_uses(const struct chat_source *s, const char *variable);
+bool chat_source_prints(const struct chat_source *s, const char *text);
 
 struct chat_request {
     const json_t *messages; /* array of {role, content, ...} objects */
