@@ -66,6 +66,7 @@ static json_t *inference(struct service *s)
     if (o) {
         json_object_set_new(o, "batch_backlog_rows", backlog(s));
         json_object_set_new(o, "estimated_wait_seconds", estimated_wait(&st));
+        json_object_set_new(o, "images_alive", json_integer(st.images_alive));
         json_object_set_new(o, "error", json_null());
     }
     return o;

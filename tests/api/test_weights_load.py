@@ -1,15 +1,13 @@
 """Loading: in place, by swap, as a full reload; refusals in their order (spec 5.5 to 5.7)."""
 import itertools
-import json
-import os
-import shutil
 
 import pytest
 from conftest import MODELS, OPERATOR, TRAINER
-from trainer import Trainer, ask, granted, load, read_safetensors, refused, sha256, status
+import foreign
+from foreign import Foreign
+from trainer import Trainer, ask, granted, load, read_safetensors, refused, status, sha256
 
 COUNTER = itertools.count(1)
-SOURCE = MODELS / "tiny-llama"
 
 
 @pytest.fixture(scope="module")
@@ -25,42 +23,6 @@ def resident(own):
     """tiny-llama from its own files, nothing attached."""
     granted(load(own, model_id=own.row))
     return own
-
-
-class Foreign:
-    """A checkpoint that another program wrote: files and manifest made here."""
-
-    def __init__(self, root, base="tiny-llama", run=None, step=1, model=SOURCE, mask=0):
-        self.run, self.step, self.base = run or f"f-{next(COUNTER)}", step, base
-        self.dir = root / self.run / f"step-{step:06d}"
-        shutil.copytree(model, self.dir)
-        if mask:
-            raw = bytearray((self.dir / "model.safetensors").read_bytes())
-            for at in range(len(raw) - 4000, len(raw), 2):
-                raw[at] ^= mask
-            (self.dir / "model.safetensors").write_bytes(raw)
-        self.manifest()
-
-    @property
-    def path(self):
-        return f"{self.run}/step-{self.step:06d}"
-
-    @property
-    def name(self):
-        return f"{self.base}:{self.run}:step-{self.step}"
-
-    def manifest(self, **changes):
-        weights = self.dir / "model.safetensors"
-        value = {"name": self.name, "base_model": self.base, "run_id": self.run, "step": self.step,
-                 "created_at": "2026-10-01T08:00:00Z", "domain": "d", "signal_source": "reward", "parent": None,
-                 "optimizer": {"name": "sgd", "state": "fresh"},
-                 "weights_sha256": sha256(weights) if weights.is_file() else "0" * 64, **changes}
-        (self.dir / "manifest.json").write_text(json.dumps({k: v for k, v in value.items() if v is not ...}))
-
-    def config(self, **changes):
-        path = self.dir / "config.json"
-        value = {**json.loads(path.read_text()), **changes}
-        path.write_text(json.dumps({k: v for k, v in value.items() if v is not ...}))
 
 
 def test_three_ways_in(resident):
@@ -117,55 +79,9 @@ def test_names_of_another_form(own, name):
     refused(load(own, name=name), 400, "INVALID_RUN_ID", reason="name_format")
 
 
-# ---- the order of refusals: each alone, and each pair that can hold at once
-
-def cut(ckpt):
-    with open(ckpt.dir / "model.safetensors", "r+b") as file:
-        file.truncate(1000)
-    ckpt.manifest()
-
-
-def flip(ckpt):
-    raw = bytearray((ckpt.dir / "model.safetensors").read_bytes())
-    raw[-1] ^= 1
-    (ckpt.dir / "model.safetensors").write_bytes(raw)
-
-
-def no_tokenizer(ckpt):
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (ckpt.dir / name).unlink()
-
-
-FILES = [  # (row, status, code, reason, what is done to the files)
-    (8, 400, "INVALID_MANIFEST", "schema", lambda c: c.manifest(merged_adapter=None)),
-    (15, 400, "CHECKPOINT_NOT_LOADABLE", "safetensors_header", lambda c: (c.dir / "model.safetensors").unlink()),
-    (16, 422, "CHECKPOINT_HASH_MISMATCH", None, flip),
-    (17, 400, "CHECKPOINT_NOT_LOADABLE", "safetensors_header", cut),
-    (19.2, 400, "CHECKPOINT_NOT_LOADABLE", "remote_code", lambda c: c.config(auto_map={"AutoModel": "m.M"})),
-    (19.3, 400, "CHECKPOINT_NOT_LOADABLE", "incomplete", no_tokenizer),
-    (19.4, 400, "CHECKPOINT_NOT_LOADABLE", "quantized", lambda c: c.config(quantization_config={"bits": 4})),
-    (19.5, 400, "CHECKPOINT_NOT_LOADABLE", "dtype", lambda c: c.config(dtype="float16", torch_dtype="float16")),
-    (19.6, 400, "CHECKPOINT_NOT_LOADABLE", "unsafe_file", lambda c: os.mkfifo(c.dir / "pipe")),
-    (19.7, 400, "CHECKPOINT_NOT_LOADABLE", "unsafe_file", lambda c: (c.dir / "out").symlink_to("/etc/hostname")),
-]
-APPLY = [17, 16, 15]  # the file is cut, then spoilt, then removed; the manifest last
-
-
-@pytest.mark.parametrize("first,second", [(a, b) for a in FILES for b in FILES if a[0] <= b[0]])
-def test_of_two_broken_things_the_earlier_row_answers(resident, first, second):
-    ckpt = Foreign(resident.checkpoints, base="org/reload")
-    before, answer = status(resident), ask(resident)
-    both = {id(first): first, id(second): second}.values()
-    for row in sorted(both, key=lambda r: (r[0] == 8, APPLY.index(r[0]) if r[0] in APPLY else -1)):
-        row[4](ckpt)
-    details = refused(load(resident, path=ckpt.path), first[1], first[2])
-    assert details.get("reason") == first[3]
-    assert status(resident) == before and ask(resident) == answer
-
-
 def test_requests_are_judged_before_files(resident):
     ckpt = Foreign(resident.checkpoints, base="org/reload")
-    flip(ckpt)
+    foreign.flip(ckpt)
     refused(load(resident, token="w" * 20, path=ckpt.path), 401, "UNAUTHORIZED")
     refused(load(resident, path=ckpt.path, extra=1), 422, "VALIDATION_ERROR")
     Foreign(resident.read_root, run=ckpt.run)

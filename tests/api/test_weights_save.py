@@ -2,11 +2,10 @@
 import itertools
 import json
 import os
-import shutil
 
 import pytest
-from conftest import MODELS, OPERATOR, TRAINER
-from trainer import FIELDS, Trainer, ask, audit_lines, files_below, granted, read_safetensors, refused, sha256, status
+from conftest import MODELS, OPERATOR
+from trainer import Trainer, ask, audit_lines, granted, read_safetensors, refused, sha256, status
 
 COUNTER = itertools.count(1)
 
@@ -73,96 +72,12 @@ def test_a_quiesced_holder_stays_quiesced(own, trainer):
     trainer.do("resume")
 
 
-# ---- the order of refusals: every condition alone, and every pair that can hold at once
-
-class Case:
-    def __init__(self, own, trainer):
-        self.own, self.run = own, new_run()
-        self.manifest = {**FIELDS, "run_id": self.run, "step": 7}
-        self.body = {"manifest": self.manifest}
-        self.token, self.attachment = TRAINER, trainer.id
-
-    def send(self):
-        return self.own.weights("save", self.body, self.attachment, self.token)
-
-
-def with_server_field(case):
-    case.manifest["weights_sha256"] = "0" * 64
-
-
-def with_schema_error(case):
-    case.manifest["step"] = -1
-
-
-def with_bad_run_id(case):
-    case.manifest["run_id"] = ".hidden"
-
-
-def with_step_taken(case):
-    (case.own.checkpoints / case.run / "step-000007").mkdir(parents=True)
-
-
-def with_run_in_read_root(case):
-    (case.own.read_root / case.run / "step-000001").mkdir(parents=True)
-
-
-
-CONDITIONS = [  # (row of the table, code, what brings it about)
-    (1, 401, "UNAUTHORIZED", lambda case: setattr(case, "token", "y" * 20)),
-    (1.5, 422, "VALIDATION_ERROR", lambda case: case.body.update(extra=1)),
-    (4, 409, "NOT_ATTACHMENT_HOLDER", lambda case: setattr(case, "attachment", None)),
-    (5, 400, "MANIFEST_FIELD_NOT_CALLERS", with_server_field),
-    (6, 400, "INVALID_MANIFEST", with_schema_error),
-    (7, 400, "INVALID_RUN_ID", with_bad_run_id),
-    (10, 409, "CHECKPOINT_EXISTS", with_step_taken),
-    (11, 409, "CHECKPOINT_AMBIGUOUS", with_run_in_read_root),
-]
-EXCLUDE = {(7, 10), (7, 11), (6, 10)}  # the same field cannot be both
-
-
-@pytest.mark.parametrize("first,second", [(a, b) for a in CONDITIONS for b in CONDITIONS
-                                          if a[0] <= b[0] and (a[0], b[0]) not in EXCLUDE])
-def test_of_two_refusals_the_earlier_row_answers(own, trainer, first, second):
-    case = Case(own, trainer)
-    before = status(own)
-    for condition in {id(first): first, id(second): second}.values():
-        condition[3](case)
-    files = files_below(own.checkpoints / case.run)
-    refused(case.send(), first[1], first[2])
-    assert files_below(own.checkpoints / case.run) == files
-    after = status(own)
-    assert {k: v for k, v in after.items() if k != "attachment"} == \
-           {k: v for k, v in before.items() if k != "attachment"}
-
-
 def test_every_schema_error_is_listed_by_path(trainer):
     details = refused(trainer.call("save", {"manifest": {"run_id": 5, "step": 1.5, "optimizer": {"state": "x"},
                                                          "colour": "red"}}), 400, "INVALID_MANIFEST", reason="schema")
     paths = [e["path"] for e in details["errors"]]
     assert {"$.run_id", "$.step", "$.optimizer.state", "$"} <= set(paths), paths
     assert all(set(e) >= {"path", "message", "keyword"} for e in details["errors"])
-
-
-def test_a_name_longer_than_its_column_is_refused(make_server, tmp_path):
-    long_name = "b" * 100
-    server = make_server(model=None)
-    shutil.copytree(MODELS / "tiny-llama", tmp_path / "model")
-    server.load(server.register(tmp_path / "model", custom_name=long_name)["id"])
-    holder = Trainer(server)
-    run = "r" * 128
-    granted(holder.save(run, 1), 201)
-    details = refused(holder.save(run, 9007199254740991), 400, "INVALID_RUN_ID") if len(
-        f"{long_name}:{run}:step-9007199254740991") > 255 else {"reason": "name_too_long"}
-    assert details["reason"] == "name_too_long"
-
-
-def test_too_little_disk_comes_before_the_barrier(make_server):
-    server = make_server({"WEIGHTS_SAVE_FREE_SPACE_FACTOR": "1e12", "WEIGHTS_BARRIER": "single",
-                          "MAX_CONCURRENT_REQUESTS": "2"})
-    holder = Trainer(server)
-    details = refused(holder.save("r", 1), 507, "INSUFFICIENT_STORAGE", factor=1e12, overhead_mb=64)
-    assert details["free_bytes"] < details["required_bytes"]
-    refused(holder.call("quiesce"), 409, "BARRIER_UNAVAILABLE", reason="request_slots", slots=2)
 
 
 def test_an_unusable_schema_refuses_saves_and_loads(make_server, tmp_path):

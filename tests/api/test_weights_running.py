@@ -1,0 +1,168 @@
+"""Refusals that need something which runs: requests that a load or an adapter waits for, and a model that is being loaded
+(rows 17 of a save; 12, 14 and 24 of a load; MODEL_BUSY and PAUSE_IN_PROGRESS of the trainer's steps)."""
+import contextlib
+import functools
+import json
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from conftest import MODELS, OPERATOR
+from foreign import Foreign
+from pairs import every
+from test_adapters import copy_adapter
+from test_load_pairs import CONDITIONS as LOAD, LoadCase
+from test_save_pairs import CONDITIONS as ALL_OF_SAVE, make_case
+from trainer import Trainer, ask, granted, load, refused, status
+
+MANY = ["The river ran low and the mill stood still"] * 128  # a minute of work; its client hangs up when it is not needed
+
+
+@contextlib.contextmanager
+def busy(server):
+    """A request that runs until the block ends, on the model that is resident now."""
+    body = json.dumps({"model": status(server)["model"]["name"], "prompt": MANY, "max_tokens": 400,
+                       "logit_bias": {"2": -100}}).encode()
+    link = server.connect()
+    try:
+        link.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_for(lambda: in_flight(server) > 0)
+        yield
+        assert in_flight(server) > 0, "it ended too early"
+    finally:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        link.close()
+
+
+def in_flight(server):
+    return server.get("/api/health/detailed").json()["inference"]["in_flight"]
+
+
+def wait_for(check, seconds=60):
+    until = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class In(threading.Thread):
+    """A call on a thread of its own."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call, self.value = call, None
+        self.start()
+
+    def run(self):
+        self.value = self.call()
+
+    def result(self):
+        self.join(120)
+        return self.value
+
+
+@pytest.fixture
+def slow(make_server, tmp_path):
+    """Servers on the reference kernels, with a read root and an adapter."""
+    made = []
+
+    def make(**env):
+        (tmp_path / "read").mkdir(exist_ok=True)
+        copy_adapter(tmp_path / "adapters", "lora")
+        server = make_server({"CAIRN_KERNELS": "ref", "ADAPTER_DIR": str(tmp_path / "adapters"), "CAIRN_MAX_IMAGES": "2",
+                              "WEIGHTS_CHECKPOINT_READ_ROOTS": str(tmp_path / "read"), **env})
+        server.read_root = tmp_path / "read"
+        server.probe = Foreign(server.checkpoints)
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+def held_by(server, attachment, owner):
+    """Waits until `owner` has the barrier; a plan changes nothing."""
+    plan = lambda: server.weights("plan/load", {"path": f"{server.probe.run}/step-000001"}, attachment)
+    wait_for(lambda: (plan().json()["error"] or {"details": {}})["details"].get("held_by") == owner)
+
+
+def adapter(server, route, **body):
+    return server.post(f"/api/adapters/{route}", body, headers={"Authorization": f"Bearer {OPERATOR}"})
+
+
+SAVE = [c for c in ALL_OF_SAVE if c.name != "name too long"]  # the name of this model is short
+save_case = functools.partial(make_case, attach=False)
+
+
+def test_while_a_load_waits_for_running_requests_the_barrier_is_its_own(slow):
+    server = slow()
+    holder = Trainer(server)
+    with busy(server):
+        loading = In(lambda: load(server, holder.id, path=server.probe.path))
+        held_by(server, holder.id, "load")
+        every(SAVE, save_case, server, "save", 17, "PAUSE_IN_PROGRESS", holder.id, held_by="load")
+        every(LOAD, LoadCase, server, "load", 14, "PAUSE_IN_PROGRESS", holder.id, held_by="load")
+        refused(holder.call("quiesce"), 409, "PAUSE_IN_PROGRESS", held_by="load")
+        refused(adapter(server, "apply", name="lora"), 409, "PAUSE_IN_PROGRESS", held_by="load")
+        assert loading.is_alive()
+    assert granted(loading.result())["mode"] == "in_place"
+    assert ask(server)[1].startswith(f'"{server.probe.name}"')
+    holder.detach()
+
+
+def test_while_an_adapter_waits_for_running_requests_the_barrier_is_its_own(slow):
+    server = slow()
+    holder = Trainer(server)
+    with busy(server):
+        applying = In(lambda: adapter(server, "apply", name="lora"))
+        held_by(server, holder.id, "adapter")
+        every(SAVE, save_case, server, "save", 17, "PAUSE_IN_PROGRESS", holder.id, held_by="adapter")
+        every(LOAD, LoadCase, server, "load", 14, "PAUSE_IN_PROGRESS", holder.id, held_by="adapter")
+        refused(holder.call("quiesce"), 409, "PAUSE_IN_PROGRESS", held_by="adapter")
+        refused(adapter(server, "remove"), 409, "PAUSE_IN_PROGRESS", held_by="adapter")
+    assert granted(applying.result())["name"] == "lora"
+    holder.detach()
+
+
+def test_a_drain_that_takes_too_long_is_given_up_and_nothing_is_changed(slow):
+    server = slow(WEIGHTS_DRAIN_TIMEOUT_S="0.2")
+    holder = Trainer(server)
+    before, digest = status(server), holder.digest()
+    with busy(server):
+        for call in (lambda: load(server, holder.id, path=server.probe.path), lambda: holder.call("quiesce"),
+                     lambda: adapter(server, "apply", name="lora")):
+            details = refused(call(), 409, "MODEL_BUSY", reason="drain_timeout", timeout_s=0.2)
+            assert details["in_flight"] > 0
+        granted(holder.save("busy", 1), 201)  # a save waits for nobody
+    after = status(server)
+    assert (after["weights_state"], after["serving"], after["steps_since_load"], holder.digest()) == \
+        ("clean", "serving", before["steps_since_load"], digest)
+    holder.detach()
+
+
+def test_while_a_model_is_loaded_nobody_else_loads_attaches_or_leases(slow):
+    """At most two images: the second load waits for who reads the first."""
+    server = slow(GRACEFUL_UNLOAD_TIMEOUT="60")
+    second, third = (server.register(MODELS / name)["id"] for name in ("tiny-qwen2", "tiny-qwen3"))
+    with busy(server):
+        server.load(second)
+        granted(server.post(f"/api/models/{third}/load"), 202)
+        every(LOAD, LoadCase, server, "load", 12, "MODEL_BUSY", None, reason="load_in_progress")
+        lease = {"holder": "h", "reason": "r"}
+        for call in (lambda: server.weights("attach"), lambda: server.post(f"/api/models/{server.row}/load"),
+                     lambda: server.post(f"/api/models/{second}/unload"),
+                     lambda: server.post(f"/api/models/{second}/lease", lease),
+                     lambda: server.call("DELETE", f"/api/models/{third}")):
+            refused(call(), 409, "MODEL_BUSY")
+        refused(server.weights("load", {"model_id": server.row}), 409, "MODEL_BUSY", reason="load_in_progress")
+        answer = server.post("/v1/completions", {"model": "tiny-llama", "prompt": "x", "max_tokens": 1})
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "model_busy")
+        answer = server.post("/v1/completions", {"model": "tiny-qwen3", "prompt": "x", "max_tokens": 1},
+                             headers={"X-miLLM-Load-Policy": "refuse"})
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "model_loading")
+    wait_for(lambda: granted(server.get(f"/api/models/{third}"))["status"] == "loaded")
+    assert status(server)["model"]["name"] == "tiny-qwen3"
