@@ -58,8 +58,9 @@ struct http_stream {
     struct buf waiting; /* bytes for the client; the first `sent` are gone already */
     size_t sent;
     bool begun, ended, dropped;
-    bool parked;         /* the connection sleeps until there are bytes */
-    int64_t progress_ns; /* when the client last took something, or had nothing to take */
+    bool parked;            /* the connection sleeps until there are bytes */
+    int64_t progress_ns;    /* when the client last took something, or had nothing to take */
+    const char *keep_alive; /* static, or NULL */
 };
 
 struct http_call {
@@ -141,6 +142,7 @@ bool guard_origin_listed(const char *list, const char *origin);
 /* response.c: the library's reader of a stream, and what the watcher asks. */
 ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max);
 void stream_drop(struct http_call *call); /* call->lock held */
-/* Dropped, or its client has taken nothing for too long: the connection is to be cut. */
+/* Dropped, or its client has taken nothing for too long: the connection is to be cut. Breaks the
+ * silence of a stream that wants it. */
 bool stream_stuck(struct http_call *call, int64_t now_ns);
 #endif

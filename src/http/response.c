@@ -215,12 +215,35 @@ ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max)
     return n;
 }
 
+void http_stream_keep_alive(struct http_stream *s, const char *text)
+{
+    struct http_call *call = call_of_stream(s);
+
+    pthread_mutex_lock(&call->lock);
+    s->keep_alive = text;
+    pthread_mutex_unlock(&call->lock);
+}
+
+/* call->lock held. Nothing waits, so it stands between two writes of the handler. */
+static void break_silence(struct http_call *call, int64_t now_ns)
+{
+    struct http_stream *s = &call->stream;
+
+    if (!s->keep_alive || s->ended || s->dropped || s->waiting.len > s->sent ||
+        now_ns - s->progress_ns < (int64_t)call->srv->c.keep_alive_ms * 1000000)
+        return;
+    s->progress_ns = now_ns;
+    buf_add_str(&s->waiting, s->keep_alive);
+    unpark(call);
+}
+
 bool stream_stuck(struct http_call *call, int64_t now_ns)
 {
     const struct http_stream *s = &call->stream;
     bool stuck;
 
     pthread_mutex_lock(&call->lock);
+    break_silence(call, now_ns);
     stuck =
         s->begun &&
         (s->dropped || (s->waiting.len > s->sent &&

@@ -38,4 +38,8 @@ struct http_stream *http_stream_begin(struct http_resp *r, const char *content_t
  * dropped, and so will be later ones. */
 int http_stream_write(struct http_stream *s, const void *data, size_t len);
 void http_stream_end(struct http_stream *s);
+
+/* From now on, `text` (static) is written whenever nothing was for keep_alive_ms of the server's
+ * configuration, give or take a second: proxies and clients end connections that are silent. */
+void http_stream_keep_alive(struct http_stream *s, const char *text);
 #endif

@@ -5,8 +5,12 @@
 
 struct http_stream *sse_begin(struct http_resp *r)
 {
+    struct http_stream *s;
+
     http_resp_header(r, "Cache-Control", "no-cache");
-    return http_stream_begin(r, "text/event-stream");
+    s = http_stream_begin(r, "text/event-stream");
+    http_stream_keep_alive(s, ": keep-alive\n\n");
+    return s;
 }
 
 int sse_send(struct http_stream *s, const char *data, size_t len)

@@ -9,7 +9,8 @@
 struct http_resp;
 struct http_stream;
 
-/* Content-Type text/event-stream, no caching. */
+/* Content-Type text/event-stream, no caching; a comment is sent when nothing else is for a while.
+ */
 struct http_stream *sse_begin(struct http_resp *r);
 /* One event. data holds no newline (JSON text, or [DONE]). -1: the client has left. */
 int sse_send(struct http_stream *s, const char *data, size_t len);

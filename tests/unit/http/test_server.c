@@ -113,6 +113,8 @@ static void handle(void *arg, struct http_req *req, struct http_resp *resp)
         stream(f, req, resp, 20, 5);
     else if (strcmp(req->path, "/endless") == 0)
         stream(f, req, resp, 1000, 5);
+    else if (strcmp(req->path, "/quiet") == 0)
+        stream(f, req, resp, 2, 2500);
     else if (strcmp(req->path, "/later") == 0)
         stream_from_another_thread(resp);
     else if (strcmp(req->path, "/flood") == 0)
@@ -415,6 +417,28 @@ static void a_stream_may_outlive_its_handler(void **state)
     buf_release(&got);
 }
 
+static void a_silent_stream_is_kept_alive_by_comments_between_its_events(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    struct http_config c = small_config(f);
+    const char *text, *comment;
+    struct buf got;
+
+    (void)state;
+    c.keep_alive_ms = 200;
+    start(f, &c);
+    got = ask(f, "GET /quiet HTTP/1.1\r\n" CLOSE);
+    text = strstr(got.data, "data: {\"i\": 0}\n\n");
+    comment = text ? strstr(text, ": keep-alive\n\n") : NULL;
+    assert_non_null(comment);
+    assert_non_null(strstr(comment, "data: {\"i\": 1}\n\n"));
+    assert_non_null(strstr(comment, "data: [DONE]\n\n"));
+    assert_int_equal(wire_count(got.data, "data: "), 3);
+    buf_release(&got);
+    http_server_stop(f->server, 1000);
+    free(f);
+}
+
 static void a_connection_goes_on_after_a_stream(void **state)
 {
     struct buf got = ask(*state, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -709,6 +733,7 @@ int main(void)
         T(a_preflight_is_answered_with_what_was_asked),
         T(a_stream_arrives_in_order_and_ends),
         T(a_stream_may_outlive_its_handler),
+        cmocka_unit_test(a_silent_stream_is_kept_alive_by_comments_between_its_events),
         T(a_connection_goes_on_after_a_stream),
         T(a_client_that_reads_nothing_is_dropped),
         T(a_reset_is_seen_while_the_handler_runs),
