@@ -48,6 +48,7 @@ static const struct api_route routes[] = {
 
     {"GET", "/api/models", millm_list_models, BODY_NONE},
     {"POST", "/api/models", millm_register_model, BODY_SMALL},
+    {"POST", "/api/models/preview", millm_preview_model, BODY_SMALL},
     {"GET", "/api/models/{id}", millm_get_model, BODY_NONE},
     {"DELETE", "/api/models/{id}", millm_delete_model, BODY_NONE},
     {"POST", "/api/models/{id}/load", millm_load_model, BODY_SMALL},

@@ -19,6 +19,9 @@ int models_get(struct service *s, int64_t id, json_t **data, struct refusal *r);
 /* `body` NULL: malformed, `errors` says why (both borrowed). */
 int models_register(struct service *s, const json_t *body, const json_t *errors, json_t **data,
                     struct refusal *r);
+/* What a registration of the body would find; nothing is changed. */
+int models_preview(struct service *s, const json_t *body, const json_t *errors, json_t **data,
+                   struct refusal *r);
 int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *r);
 /* `lease`: X-miLLM-Lease or NULL. Claims the load slot, starts the load in the background and
  * answers the row in `loading`. */

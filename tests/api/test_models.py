@@ -71,6 +71,37 @@ def test_a_repository_is_found_in_the_cache_and_its_delete_removes_it(own, layou
     refused(own.get(f"/api/models/{row['id']}"), 404, "MODEL_NOT_FOUND")
 
 
+def test_a_preview_tells_what_a_registration_would_find_and_changes_nothing(own, tmp_path):
+    before = granted(own.get("/api/models"))
+    seen = granted(own.post("/api/models/preview", {"source": "local", "local_path": str(MODELS / "tiny-llama")}))
+    assert seen["existing_model_id"] == own.row and seen["loadable"] is True and seen["problem"] is None
+    loaded = granted(own.get(f"/api/models/{own.row}"))
+    assert (seen["name"], seen["architecture"], seen["params"]) == ("tiny-llama", "LlamaForCausalLM", loaded["params"])
+    assert (seen["model_type"], seen["dtype"], seen["context_length"], seen["vocab_size"]) == ("llama", "BF16", 512, 512)
+    assert (seen["num_layers"], seen["hidden_size"], seen["has_chat_template"]) == (3, 64, True)
+    assert seen["disk_size_mb"] == loaded["disk_size_mb"] == seen["estimated_memory_mb"] and seen["fits_memory"] is True
+    assert seen["kv_bytes_per_token"] == 3 * 2 * (2 * 16) * 4 and seen["supports_embeddings"] is loaded["supports_embeddings"] is True
+    shutil.copytree(MODELS / "tiny-qwen3", tmp_path / "m")
+    (tmp_path / "m/model.safetensors").unlink()
+    seen = granted(own.post("/api/models/preview", {"source": "local", "local_path": str(tmp_path / "m")}))
+    assert seen["loadable"] is False and seen["problem"]["reason"] and len(seen["problem"]["message"]) > 10
+    assert seen["existing_model_id"] is None and seen["disk_size_mb"] is None and seen["context_length"] is None
+    refused(own.post("/api/models/preview", {"repo_id": "org/absent"}), 404, "REPO_NOT_FOUND")
+    refused(own.post("/api/models/preview", {}), 422, "VALIDATION_ERROR")
+    refused(own.post("/api/models/preview", {"repo_id": "org/x", "colour": 1}), 422, "VALIDATION_ERROR")
+    refused(own.post("/api/models/preview", {"source": "local", "local_path": "/etc"}), 400, "INVALID_LOCAL_PATH")
+    assert granted(own.get("/api/models")) == before
+
+
+def test_a_preview_finds_the_cache(own):
+    home = own.cache / "models--org--seen/snapshots/r1"
+    shutil.copytree(MODELS / "tiny-qwen3", home)
+    refused(own.post("/api/models/preview", {"repo_id": "org/seen"}), 404, "REPO_NOT_FOUND")  # no branch main
+    seen = granted(own.post("/api/models/preview", {"repo_id": "org/seen", "revision": "r1", "hf_token": "secret-of-a-user"}))
+    assert (seen["name"], seen["repo_id"], seen["revision"], seen["local_path"]) == ("seen", "org/seen", "r1", str(home))
+    assert seen["model_type"] == "qwen3" and "secret-of-a-user" not in own.log_text()
+
+
 def test_ids_that_are_no_ids(own):
     for bad in ("0", "-1", "x", "1.5"):
         refused(own.get(f"/api/models/{bad}"), 422, "VALIDATION_ERROR")

@@ -34,6 +34,20 @@ void millm_register_model(struct api_call *call)
     millm_answer(call, 202, rc, data, &r);
 }
 
+void millm_preview_model(struct api_call *call)
+{
+    json_t *body = NULL, *errors = NULL, *data = NULL;
+    struct refusal r = {0};
+    int rc = millm_permitted(call, &r); /* it tells what lies on this machine */
+
+    api_body_object(call, 0, &body, &errors);
+    if (rc == 0)
+        rc = models_preview(call->api->service, body, errors, &data, &r);
+    json_decref(body);
+    json_decref(errors);
+    millm_answer(call, 200, rc, data, &r);
+}
+
 void millm_get_model(struct api_call *call)
 {
     struct refusal r = {0};

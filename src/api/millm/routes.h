@@ -27,8 +27,8 @@ struct http_refusal_facts;
 void millm_note_too_large(struct api *api, const struct http_refusal_facts *f);
 
 /* models.c: docs/api/models.md */
-api_fn millm_list_models, millm_register_model, millm_get_model, millm_delete_model,
-    millm_load_model, millm_unload_model;
+api_fn millm_list_models, millm_register_model, millm_preview_model, millm_get_model,
+    millm_delete_model, millm_load_model, millm_unload_model;
 /* leases.c: docs/api/models.md */
 api_fn millm_take_lease, millm_get_lease, millm_renew_lease, millm_end_lease;
 api_fn millm_lock_model, millm_unlock_model, millm_cancel_model;

@@ -1,0 +1,104 @@
+#include "service/dir_facts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/json.h"
+#include "model/model.h"
+#include "tensor/model_dir.h"
+
+enum { CONFIG_MAX = 16 << 20 };
+
+static void read_architecture(struct dir_facts *f, int dir_fd)
+{
+    struct err e = {0};
+    json_t *config = json_parse_file(dir_fd, "config.json", CONFIG_MAX, &e);
+    const char *arch =
+        json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+
+    if (arch)
+        f->architecture = strdup(arch);
+    json_decref(config);
+}
+
+static void count_weights(struct dir_facts *f, const struct model_dir *md)
+{
+    f->has_weights = true;
+    f->n_bytes = md->all.data_bytes;
+    for (size_t i = 0; i < md->all.n; i++)
+        f->n_parameters += md->all.tensors[i].bytes * 8 / dtype_bits(md->all.tensors[i].dtype);
+}
+
+/* A file that is no chat template at all is found out by the load. */
+static bool has_template(int dir_fd)
+{
+    struct err e = {0};
+    json_t *config;
+    bool has;
+
+    if (faccessat(dir_fd, "chat_template.jinja", R_OK, 0) == 0)
+        return true;
+    config = json_parse_file(dir_fd, "tokenizer_config.json", CONFIG_MAX, &e);
+    has = json_object_get(config, "chat_template") != NULL;
+    json_decref(config);
+    return has;
+}
+
+static void look_inside(struct dir_facts *f, int dir_fd, bool trust_remote_code)
+{
+    struct model_dir_rules rules = {.f32_ok = true, .trust_remote_code = trust_remote_code};
+    struct model_dir md = {0};
+    enum model_dir_reason why;
+    struct err e = {0};
+
+    read_architecture(f, dir_fd);
+    f->loadable = model_open_dir(dir_fd, &rules, &md, &f->config, &f->reason, &e) == 0;
+    if (f->loadable) {
+        f->has_chat_template = has_template(dir_fd);
+        if (model_dir_dtype(&md.all, &f->dtype, &e) < 0)
+            f->dtype = DTYPE_F32;
+    } else {
+        snprintf(f->problem, sizeof f->problem, "%s", e.msg);
+        if (model_dir_open(&md, dir_fd, &why, &e) < 0)
+            return;
+    }
+    count_weights(f, &md);
+    model_dir_close(&md);
+}
+
+void dir_facts_read(struct dir_facts *f, const char *path, bool trust_remote_code)
+{
+    struct err e = {0};
+    int fd = fs_open_dir(path, &e);
+
+    *f = (struct dir_facts){0};
+    if (fd < 0) {
+        snprintf(f->problem, sizeof f->problem, "%s", e.msg);
+        return;
+    }
+    look_inside(f, fd, trust_remote_code);
+    close(fd);
+}
+
+void dir_facts_release(struct dir_facts *f)
+{
+    free(f->architecture);
+    *f = (struct dir_facts){0};
+}
+
+char *dir_facts_params_word(uint64_t n)
+{
+    char text[32];
+
+    if (n >= 1000000000)
+        snprintf(text, sizeof text, "%.1fB", (double)n / 1e9);
+    else if (n >= 1000000)
+        snprintf(text, sizeof text, "%.0fM", (double)n / 1e6);
+    else
+        snprintf(text, sizeof text, "%.0fK", (double)n / 1e3);
+    return strdup(text);
+}
