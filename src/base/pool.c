@@ -18,7 +18,8 @@
 #include "base/err.h"
 
 enum {
-    SPIN_NS = 100 * 1000, /* longer than the gap between two operations of one decode step */
+    SPIN_NS = 100 * 1000,   /* longer than the gap between two operations of one decode step */
+    YIELD_NS = 1000 * 1000, /* between two offers of a core to whoever waits for it */
     CACHE_LINE = 64,
     COPY_CHUNK = 1 << 20,
     COPY_LINE = 64,
@@ -37,6 +38,7 @@ struct worker {
     pthread_t thread;
     int index; /* in [1, n) */
     int cpu;
+    int64_t yielded; /* when this worker last offered its core */
 };
 
 /* Words that different threads write lie on lines of their own, whatever that pads.
@@ -52,7 +54,7 @@ struct pool {
     int n;
     int n_started; /* threads that exist: workers[1 .. n_started] */
     int cpu0;
-    struct worker *workers; /* [n], [0] unused */
+    struct worker *workers; /* [n]; of [0] only `yielded` is used */
 
     pthread_mutex_t lock; /* guards what follows; held for an instant only */
     pthread_cond_t idle;
@@ -97,6 +99,21 @@ static bool spin_while_equal(struct bell *b, uint32_t seen)
     }
 }
 
+/* Other threads of the server need a core for microseconds. The first one to wake preempts a
+ * worker; one that wakes while that one runs would wait for the worker's slice, that is for the
+ * next tick of the kernel's clock, 4 ms away. A yield between two operations lets it run at once.
+ * (Status under eight streams, p99: 9 ms without, 4 ms with.) Not at every operation: where
+ * somebody else's work wants the core all the time, each yield gives a slice away. */
+static void offer_core(int64_t *yielded)
+{
+    int64_t now = clock_mono_ns();
+
+    if (now - *yielded < YIELD_NS)
+        return;
+    *yielded = now;
+    sched_yield();
+}
+
 /* Returns when the word differs from `seen`. */
 static void bell_wait(struct bell *b, uint32_t seen)
 {
@@ -125,6 +142,7 @@ static void *worker_main(void *arg)
     struct pool *p = w->pool;
 
     for (uint32_t seen = 0;; seen++) {
+        offer_core(&w->yielded);
         bell_wait(&w->start, seen);
         if (atomic_load(&p->stop))
             return NULL;
@@ -273,6 +291,7 @@ static void wait_for_workers(struct pool *p)
 {
     uint32_t left;
 
+    offer_core(&p->workers[0].yielded);
     while ((left = atomic_load(&p->left.word)) != 0)
         bell_wait(&p->left, left);
 }

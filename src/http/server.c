@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cpus.h"
 #include "base/err.h"
 #include "http/call.h"
 
@@ -46,7 +47,6 @@ static int copy_config(struct http_config *c, struct err *e)
     default_int(&c->head_timeout_ms, 60000);
     default_int(&c->body_timeout_ms, 30000);
     default_int(&c->send_timeout_ms, 60000);
-    default_int(&c->keep_alive_ms, 15000);
     default_size(&c->stream_bytes, 4 << 20);
     int failed = copy_string(&c->host, "127.0.0.1");
     failed |= copy_string(&c->cors_origins, "");
@@ -161,16 +161,22 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *c, char *s)
     return strlen(s);
 }
 
+/* Its thread gets short turns on a core, and so do the handlers' threads, which it starts. */
 static struct MHD_Daemon *start_daemon(struct http_server *s)
 {
-    return MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
-                            exchange_on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->c.max_connections,
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, s->c.max_header_bytes + 4096,
-                            MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_URI_LOG_CALLBACK,
-                            exchange_on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL,
-                            MHD_OPTION_NOTIFY_COMPLETED, exchange_on_completed, s,
-                            MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
+    struct MHD_Daemon *d;
+
+    cpus_short_turns(true);
+    d = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
+                         exchange_on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->c.max_connections,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, s->c.max_header_bytes + 4096,
+                         MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_URI_LOG_CALLBACK,
+                         exchange_on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL,
+                         MHD_OPTION_NOTIFY_COMPLETED, exchange_on_completed, s,
+                         MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
+    cpus_short_turns(false);
+    return d;
 }
 
 static int start_parts(struct http_server *s, struct err *e)
