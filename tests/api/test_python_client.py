@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 from conftest import MODELS, OPERATOR, ROOT, TRAINER
-from trainer import ask, files_below, read_safetensors, refused, status
+from test_adapters import copy_adapter
+from trainer import ask, read_safetensors
 
 sys.path.insert(0, str(ROOT / "clients/python"))
 import cairn_client  # noqa: E402
@@ -16,8 +17,10 @@ NORM = "model.norm.weight"
 
 
 @pytest.fixture(scope="module")
-def server(make_server):
-    return make_server({"WEIGHTS_HEARTBEAT_TIMEOUT_S": "1", "WEIGHTS_COMMIT_WATCHDOG_S": "1.5"})
+def server(make_server, tmp_path_factory):
+    home = tmp_path_factory.mktemp("adapters")
+    copy_adapter(home, "lora")
+    return make_server({"ADAPTER_DIR": str(home), "WEIGHTS_HEARTBEAT_TIMEOUT_S": "1", "WEIGHTS_COMMIT_WATCHDOG_S": "1.5"})
 
 
 @pytest.fixture
@@ -212,6 +215,50 @@ def test_the_catalogue_through_the_client(client, server, tmp_path):
     client.load_model(server.row)
     with pytest.raises(cairn_client.ModelError, match="no model is called"):
         client.model("none")
+
+
+# ---- leases and adapters ----
+
+def test_a_lease_keeps_the_resident_and_its_holder_may_replace_it(client, server):
+    other = client.register(MODELS / "tiny-llama-f16", "leased-against")
+    with client.lease("tiny-llama", "eval", "nightly", ttl_s=60) as lease:
+        assert lease.info["holder"] == "eval" and "lease_id" not in lease.info
+        with pytest.raises(cairn_client.BusyError) as e:
+            client.load_model(other["id"])
+        assert e.value.code == "MODEL_LEASED" and e.value.details["reason"] == "nightly"
+        with pytest.raises(cairn_client.BusyError):
+            client.load(model_id=server.row)
+        assert lease.renew(90)["ttl_seconds"] == 90
+        assert client.load_model(other["id"], lease=lease)["status"] == "loaded"  # which ends the lease
+    with pytest.raises(cairn_client.StateError) as e:
+        lease.renew()
+    assert (e.value.code, e.value.details["end_reason"]) == ("LEASE_EXPIRED", "model_unloaded")
+    client.load_model(server.row)
+    with pytest.raises(cairn_client.ModelError) as e:
+        client.lease(other["id"], "eval", "x")
+    assert e.value.code == "MODEL_NOT_RESIDENT"
+    with pytest.raises(cairn_client.RequestError) as e:
+        client.lease(server.row, "", "x")
+    assert e.value.code == "INVALID_LEASE_REQUEST"
+
+
+def test_an_adapter_is_applied_and_removed_also_by_the_one_who_is_attached(client, server):
+    assert [a["name"] for a in client.adapters()["adapters"]] == ["lora"]
+    plain = ask(server)[0]
+    assert client.apply_adapter("lora", 0.5)["scale"] == 0.5
+    assert ask(server)[0] != plain and client.adapters()["applied"]["name"] == "lora"
+    assert (client.remove_adapter(), client.remove_adapter()) == ("lora", None)
+    with client.attach() as weights:
+        digest = weights.digest()
+        with pytest.raises(cairn_client.AttachmentError):
+            client.apply_adapter("lora")
+        weights.apply_adapter("lora")
+        assert ask(server)[0] != plain and weights.digest() == digest
+        assert weights.remove_adapter() == "lora"
+    assert ask(server)[0] == plain
+    with pytest.raises(cairn_client.RequestError) as e:
+        client.apply_adapter("none")
+    assert e.value.code == "ADAPTER_NOT_FOUND"
 
 
 # ---- errors ----

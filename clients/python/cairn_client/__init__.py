@@ -23,3 +23,4 @@ __all__ = ["AccessError", "Attachment", "AttachmentError", "BusyError", "CairnEr
            "Commit", "ManifestError", "ModelError", "RequestError", "ServerError", "SpaceError", "StateError",
            "Unreachable"]
 __version__ = "0.1.0"
+from .lease import Lease

@@ -120,6 +120,15 @@ class Attachment:
         """Loads a checkpoint into the mapped memory: the views show its values afterwards."""
         return self.client.load(name, path=path, plan=plan, attachment=self.id, **fields)
 
+    # ---- adapters ----
+
+    def apply_adapter(self, name, scale=1.0, **more):
+        """Beside the mapped weights, which stay as they are; a save never contains it."""
+        return self.client.apply_adapter(name, scale, attachment=self.id, **more)
+
+    def remove_adapter(self, **more):
+        return self.client.remove_adapter(attachment=self.id, **more)
+
     # ---- the end ----
 
     def detach(self):

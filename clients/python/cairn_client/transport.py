@@ -21,13 +21,15 @@ class Transport:
         self._address, self._prefix, self._timeout_s = parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), timeout_s
         self._token = token if token is not None else os.environ.get("CAIRN_TOKEN", "")
 
-    def call(self, method, path, body=None, attachment=None):
+    def call(self, method, path, body=None, attachment=None, lease=None):
         """The JSON of the answer. Raises a CairnError for status 400 and more, Unreachable when none came."""
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         if attachment:
             headers["X-miLLM-Attachment"] = attachment
+        if lease:
+            headers["X-miLLM-Lease"] = lease
         status, text = self._exchange(method, path, None if body is None else json.dumps(body), headers)
         try:
             answer = json.loads(text) if text else None
