@@ -284,7 +284,7 @@ static int mark_deleted(struct batch_files *f, const struct file_row *row, char 
 int batch_files_delete(struct batch_files *f, const char *id, struct refusal *r)
 {
     char user[BATCH_ID_MAX] = "";
-    struct file_row row;
+    struct file_row row = {0};
     struct err e = {0};
     int rc;
 

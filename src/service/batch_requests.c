@@ -20,8 +20,8 @@ enum {
     EXPIRES_LEAST = 3600,
     EXPIRES_MOST = 2592000,
     METADATA_PAIRS = 16,
-    METADATA_KEY_MAX = 64,
-    METADATA_VALUE_MAX = 512,
+    METADATA_KEY_BYTES = 4 * 64, /* 64 and 512 characters, at least */
+    METADATA_VALUE_BYTES = 4 * 512,
 };
 
 /* ---- a batch as an object ---- */
@@ -160,7 +160,7 @@ static int read_window(const struct settings *set, const json_t *body, struct ba
     char what[64];
 
     if (digits >= 1 && digits <= 4 && *window != '0' && strcmp(window + digits, "h") == 0)
-        row->window_hours = atoi(window);
+        row->window_hours = (int)strtol(window, NULL, 10);
     if (row->window_hours >= 1 && row->window_hours <= set->batch_max_window_h)
         return 0;
     snprintf(what, sizeof what, "must be whole hours from 1h to %dh, like 24h.",
@@ -193,8 +193,8 @@ static bool is_metadata(const json_t *v)
     if (!json_is_object(v) || json_object_size(v) > METADATA_PAIRS)
         return false;
     json_object_foreach ((json_t *)v, key, value)
-        if (!json_is_string(value) || strlen(key) > METADATA_KEY_MAX * 4 ||
-            json_string_length(value) > METADATA_VALUE_MAX * 4)
+        if (!json_is_string(value) || strlen(key) > METADATA_KEY_BYTES ||
+            json_string_length(value) > METADATA_VALUE_BYTES)
             return false;
     return true;
 }

@@ -142,7 +142,7 @@ static int store(struct api_call *call, struct file_row *row, struct refusal *r)
 
 void openai_upload_file(struct api_call *call)
 {
-    struct file_row row;
+    struct file_row row = {0};
     struct refusal r = {0};
     int rc = store(call, &row, &r);
 
@@ -160,7 +160,7 @@ static int find(struct api_call *call, struct file_row *row, struct refusal *r)
 
 void openai_get_file(struct api_call *call)
 {
-    struct file_row row;
+    struct file_row row = {0};
     struct refusal r = {0};
     int rc = find(call, &row, &r);
 
@@ -226,7 +226,7 @@ static int open_content(struct api_call *call, struct file_row *row, int *fd, st
 
 void openai_file_content(struct api_call *call)
 {
-    struct file_row row;
+    struct file_row row = {0};
     struct refusal r = {0};
     int fd;
 

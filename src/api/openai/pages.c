@@ -14,7 +14,9 @@ int page_limit(struct api_call *call, int most, int fallback, int *out, struct r
     size_t digits = text ? strspn(text, "0123456789") : 0;
     int rc = 0;
 
-    *out = text && digits >= 1 && digits <= 6 && !text[digits] ? atoi(text) : text ? 0 : fallback;
+    *out = text && digits >= 1 && digits <= 6 && !text[digits] ? (int)strtol(text, NULL, 10)
+           : text                                              ? 0
+                                                               : fallback;
     if (*out < 1 || *out > most)
         rc = refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "limit",
                           "limit must be a whole number from 1 to %d.", most);
