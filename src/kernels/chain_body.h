@@ -9,7 +9,9 @@
 enum {
     PANEL = 64,
     STEPS = 256,
-    BLOCK_ROWS = 192,
+    BLOCK_ROWS = 192, /* whose A is copied; of A as it lies all rows of a call */
+    AHEAD = 16,       /* rows of B */
+    LINE = 64,        /* bytes of a cache line */
     A_FLOATS = BLOCK_ROWS * STEPS + LANES, /* copying writes whole registers */
 };
 
@@ -75,16 +77,43 @@ static chain_tile_fn *const chain_tiles[CHAIN_ROWS] = {
     chain_tile_1, chain_tile_2, chain_tile_3, chain_tile_4, chain_tile_5, chain_tile_6,
 };
 
+/* The panel's part of a row of B that is read AHEAD steps later. The rows lie too far apart for the
+ * CPU's own prefetcher. */
+INLINE void fetch_b(const char *row, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch(row + i, 0, 2);
+}
+
 /* Columns [j, j + PANEL) of steps [t0, t0 + steps), zeros past the end. */
+INLINE void pack_rows(float *to, const struct chain *p, enum kern_dtype dtype, int t0, int steps,
+                      int j)
+{
+    size_t size = dtype_size(dtype), stride = (size_t)p->ldb * size;
+    int n = p->n - j < PANEL ? p->n - j : PANEL;
+    const char *row = (const char *)p->b + (size_t)t0 * stride + (size_t)j * size;
+
+    for (int t = 0; t < steps; t++, to += PANEL, row += stride) {
+        fetch_b(row + (t < steps - AHEAD ? AHEAD * stride : 0), (size_t)n * size);
+        if (n == PANEL) {
+#pragma GCC unroll 4
+            for (int i = 0; i < PANEL; i += LANES)
+                v16_store(to + i, v16_weights(row, dtype, (size_t)i, LANES));
+            continue;
+        }
+        for (int i = 0; i < PANEL; i += LANES)
+            v16_store(to + i, i < n ? v16_weights(row, dtype, (size_t)i, n - i) : v16_set(0));
+    }
+}
+
 static void pack_b(float *to, const struct chain *p, int t0, int steps, int j)
 {
-    int n = p->n - j;
-
-    for (int t = 0; t < steps; t++, to += PANEL)
-        for (int i = 0; i < PANEL; i += LANES)
-            v16_store(to + i, i < n ? v16_weights(p->b, p->b_dtype,
-                                                  (size_t)((t0 + t) * p->ldb + j + i), n - i)
-                                    : v16_set(0));
+    if (p->b_dtype == KERN_F32)
+        pack_rows(to, p, KERN_F32, t0, steps, j);
+    else if (p->b_dtype == KERN_F16)
+        pack_rows(to, p, KERN_F16, t0, steps, j);
+    else
+        pack_rows(to, p, KERN_BF16, t0, steps, j);
 }
 
 /* Rows [i0, i0 + rows): tiles of CHAIN_ROWS, in each step after step. */
@@ -142,11 +171,11 @@ static void chain(const struct chain *p, void *scratch)
     _Static_assert((A_FLOATS + PANEL * STEPS) * sizeof(float) <= CHAIN_SCRATCH, "scratch");
     for (int t = 0; t < p->steps; t += STEPS) {
         int steps = p->steps - t < STEPS ? p->steps - t : STEPS;
+        struct packed k;
 
-        for (int i = 0; i < p->m; i += BLOCK_ROWS) {
-            int rows = p->m - i < BLOCK_ROWS ? p->m - i : BLOCK_ROWS;
-            struct packed k = block_a(a, p, i, rows, t, steps);
-
+        for (int i = 0, rows; i < p->m; i += rows) {
+            rows = p->a_step == 1 || p->m - i < BLOCK_ROWS ? p->m - i : BLOCK_ROWS;
+            k = block_a(a, p, i, rows, t, steps);
             k.b = b;
             for (int j = 0; j < p->n; j += PANEL) {
                 pack_b(b, p, t, steps, j);

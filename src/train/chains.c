@@ -3,11 +3,13 @@
 #include <string.h>
 
 enum {
-    /* A block keeps a panel of B and its rows of A in the second cache; 192 rows or more pay for
-     * copying the panel, 576 columns for copying A. */
-    TALL = 192,
+    /* A block keeps a panel of B and its rows of A in the second cache; 256 rows pay for copying
+     * the panel, 576 columns for copying A. */
+    TALL = 256,
+    NARROW = 192,
     WIDE = 576,
     FEW = 96,
+    TILE = 6, /* rows of the kernels' tiles */
 };
 
 static const float one = 1;
@@ -22,12 +24,25 @@ static int blocks(int n, int size)
     return (n + size - 1) / size;
 }
 
+/* Blocks of nearly one size, at most a little over `most`. */
+static int even_rows(int m, int most)
+{
+    int n = m > 0 ? blocks(m, most) : 1;
+
+    return blocks(blocks(m, n), TILE) * TILE;
+}
+
 struct chain_target *chains_add(struct chains *s, float *c, ptrdiff_t ldc, int m, int n)
 {
     struct chain_target *t = &s->target[s->n++];
 
-    *t = (struct chain_target){
-        .c = c, .ldc = ldc, .m = m, .n = n, .factor = 1, .rows = TALL, .cols = TALL};
+    *t = (struct chain_target){.c = c,
+                               .ldc = ldc,
+                               .m = m,
+                               .n = n,
+                               .factor = 1,
+                               .rows = even_rows(m, TALL),
+                               .cols = NARROW};
     return t;
 }
 
@@ -41,7 +56,7 @@ void chain_times(struct chain_target *t, const float *dy, ptrdiff_t ldy, const v
 void chain_outer(struct chain_target *t, const float *dy, ptrdiff_t ldy, const float *x,
                  ptrdiff_t ldx, int rows)
 {
-    t->rows = FEW;
+    t->rows = even_rows(t->m, FEW);
     t->cols = WIDE;
     t->link[t->n_links++] = (struct chain_link){
         .a = dy, .a_row = 1, .a_step = ldy, .b = x, .b_dtype = KERN_F32, .ldb = ldx, .steps = rows};

@@ -1,0 +1,367 @@
+/* The backward kernels: bits of the reference in every variant, formulas against double. */
+#include "kern_test.h"
+
+#include "kernels/backward.h"
+
+/* The three backward tables, each once. */
+static const char *const owners[] = {"ref", "avx2", "avx512"};
+
+#define FOR_EACH_BACK(t)                                                                        \
+    for (size_t bi_ = 0; bi_ < sizeof owners / sizeof *owners; bi_++)                           \
+        for (const struct kernels_back *t = kernels_by_name(owners[bi_])                        \
+                                                ? kernels_back_of(kernels_by_name(owners[bi_])) \
+                                                : NULL;                                         \
+             t; t = NULL)
+
+static const struct kernels_back *ref(void)
+{
+    return kernels_back_of(kernels_by_name("ref"));
+}
+
+/* ---- chain ---- */
+
+struct shape {
+    int m, n, steps;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1},    {6, 64, 16},   {7, 65, 3},   {5, 15, 300},  {13, 130, 257},
+    {200, 70, 5}, {193, 33, 20}, {64, 64, 64}, {2, 200, 513},
+};
+
+static float *run_chain(const struct kernels_back *t, struct chain c, const float *start, size_t n)
+{
+    float *to = must_alloc(n * sizeof *to);
+    void *scratch = must_alloc(CHAIN_SCRATCH);
+
+    memcpy(to, start, n * sizeof *to);
+    c.c = to;
+    t->chain(&c, scratch);
+    free(scratch);
+    return to;
+}
+
+static void check_chain(const struct kernels_back *t, struct shape s, enum kern_dtype dtype,
+                        bool columns)
+{
+    ptrdiff_t ldb = s.n + 3, ldc = s.n + 5;
+    ptrdiff_t lda = columns ? s.m + 2 : s.steps + 2;
+    size_t n = (size_t)(s.m * ldc);
+    float *a = random_floats((size_t)(lda * (columns ? s.steps : s.m)), 1);
+    void *b = random_weights(dtype, (size_t)(ldb * s.steps), 2);
+    float *start = random_floats(n, 3);
+    struct chain c = {.ldc = ldc,
+                      .a = a,
+                      .a_row = columns ? 1 : lda,
+                      .a_step = columns ? lda : 1,
+                      .b = b,
+                      .b_dtype = dtype,
+                      .ldb = ldb,
+                      .m = s.m,
+                      .n = s.n,
+                      .steps = s.steps};
+    float *want = run_chain(ref(), c, start, n), *got = run_chain(t, c, start, n);
+    char what[96];
+
+    snprintf(what, sizeof what, "%s dtype %d m %d n %d steps %d columns %d", t->name, dtype, s.m,
+             s.n, s.steps, columns);
+    assert_same(what, got, want, n);
+    free(a);
+    free(b);
+    free(start);
+    free(want);
+    free(got);
+}
+
+static void chains_have_the_bits_of_the_reference(void **state)
+{
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
+                check_chain(t, shapes[i], (enum kern_dtype)dtype, false);
+                check_chain(t, shapes[i], (enum kern_dtype)dtype, true);
+            }
+    }
+}
+
+/* One element by hand: 1000 + 2*3 + 4*5, each step rounded once. */
+static void a_chain_goes_on_from_what_is_there(void **state)
+{
+    const float a[2] = {2, 4}, b[2] = {3, 5};
+    void *scratch = must_alloc(CHAIN_SCRATCH);
+
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        float whole = 1000, cut = 1000;
+        struct chain c = {.c = &whole,
+                          .ldc = 1,
+                          .a = a,
+                          .a_row = 2,
+                          .a_step = 1,
+                          .b = b,
+                          .ldb = 1,
+                          .m = 1,
+                          .n = 1,
+                          .steps = 2};
+
+        t->chain(&c, scratch);
+        assert_true(whole == 1026);
+        c.c = &cut;
+        c.steps = 1;
+        t->chain(&c, scratch);
+        c.a++;
+        c.b = b + 1;
+        t->chain(&c, scratch);
+        assert_true(cut == whole);
+    }
+    free(scratch);
+}
+
+/* ---- rmsnorm ---- */
+
+static void rmsnorm_has_the_bits_of_the_reference(void **state)
+{
+    enum { T = 5, C = 83 };
+    float *dy = random_floats(T * C, 1), *x = random_floats(T * C, 2),
+          *dx0 = random_floats(T * C, 3);
+
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            void *w = random_weights(KERN_BF16, C, 4);
+            float want[T * C], got[T * C], r_want[T], r_got[T], dw_want[C], dw_got[C];
+
+            memcpy(want, dx0, sizeof want);
+            memcpy(got, dx0, sizeof got);
+            fill(dw_want, C, 5);
+            fill(dw_got, C, 5);
+            ref()->rmsnorm(want, C, dy, C, x, C, w, KERN_BF16, T, C, 1e-5f, r_want, accumulate);
+            t->rmsnorm(got, C, dy, C, x, C, w, KERN_BF16, T, C, 1e-5f, r_got, accumulate);
+            assert_same(t->name, got, want, T * C);
+            assert_same(t->name, r_got, r_want, T);
+            ref()->rmsnorm_weight(dw_want, dy, C, x, C, r_want, T, C);
+            t->rmsnorm_weight(dw_got, dy, C, x, C, r_want, T, C);
+            assert_same(t->name, dw_got, dw_want, C);
+            free(w);
+        }
+    }
+    free(dy);
+    free(x);
+    free(dx0);
+}
+
+/* sum of dy y in double, of row x moved by h along one element. */
+static double norm_loss(const float *dy, const float *x, const float *w, int n, double eps, int at,
+                        double h)
+{
+    double square = 0, sum = 0;
+
+    for (int i = 0; i < n; i++) {
+        double v = (double)x[i] + (i == at ? h : 0);
+
+        square += v * v;
+    }
+    for (int i = 0; i < n; i++)
+        sum += (double)dy[i] * ((double)x[i] + (i == at ? h : 0)) * (double)w[i];
+    return sum / sqrt(square / n + eps);
+}
+
+static void rmsnorm_agrees_with_finite_differences(void **state)
+{
+    enum { C = 24 };
+    float *dy = random_floats(C, 1), *x = random_floats(C, 2), *w = random_floats(C, 3);
+    const double h = 1e-5;
+
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        float dx[C], r;
+
+        t->rmsnorm(dx, C, dy, C, x, C, w, KERN_F32, 1, C, 1e-5f, &r, false);
+        for (int i = 0; i < C; i++) {
+            double d = (norm_loss(dy, x, w, C, 1e-5, i, h) - norm_loss(dy, x, w, C, 1e-5, i, -h)) /
+                       (2 * h);
+
+            assert_true(fabs((double)dx[i] - d) < 1e-4);
+        }
+    }
+    free(dy);
+    free(x);
+    free(w);
+}
+
+/* ---- elementwise ---- */
+
+static void swiglu_has_the_bits_of_the_reference(void **state)
+{
+    enum { N = 77 };
+    float *dy = random_floats(N, 1), *gate = random_floats(N, 2), *up = random_floats(N, 3);
+
+    (void)state;
+    gate[3] = 200, gate[4] = -200, gate[5] = -80;
+    FOR_EACH_BACK(t)
+    {
+        float g_want[N], u_want[N], g_got[N], u_got[N];
+
+        ref()->swiglu(g_want, u_want, dy, gate, up, N);
+        memcpy(g_got, dy, sizeof g_got); /* in place of dy */
+        t->swiglu(g_got, u_got, g_got, gate, up, N);
+        assert_same(t->name, g_got, g_want, N);
+        assert_same(t->name, u_got, u_want, N);
+        for (int i = 0; i < N; i++) {
+            double x = gate[i], s = 1 / (1 + exp(-x)), d = s + x * s * (1 - s);
+
+            assert_true(fabs((double)g_got[i] - (double)dy[i] * (double)up[i] * d) < 1e-5);
+            assert_true(fabs((double)u_got[i] - (double)dy[i] * x * s) <= 1e-5 * (1 + fabs(x)));
+        }
+    }
+    free(dy);
+    free(gate);
+    free(up);
+}
+
+static void softmax_has_the_bits_of_the_reference(void **state)
+{
+    enum { N = 83 };
+    float *x = random_floats(N, 1);
+
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        float want[N], got[N];
+
+        memcpy(want, x, sizeof want);
+        memcpy(got, x, sizeof got);
+        ref()->softmax(want, N, 0.7f, 3, 0.01f, -2);
+        t->softmax(got, N, 0.7f, 3, 0.01f, -2);
+        assert_same(t->name, got, want, N);
+        for (int i = 0; i < N; i++)
+            assert_true(fabs((double)got[i] - 2 * exp((double)x[i] / (double)0.7f - 3) * 0.01) <
+                        1e-6);
+        ref()->scale(want, N, 0.3f);
+        t->scale(got, N, 0.3f);
+        assert_same(t->name, got, want, N);
+    }
+    free(x);
+}
+
+static void attention_rows_have_the_bits_of_the_reference(void **state)
+{
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        for (int keys = 0; keys <= KV_BLOCK; keys += keys < 17 ? 1 : 47) {
+            float want[2][KV_BLOCK], got[2][KV_BLOCK];
+
+            fill(want[0], 2 * KV_BLOCK, 7);
+            memcpy(got, want, sizeof got);
+            ref()->attention_row(want[0], want[1], keys, 0.25f, 1, 0.1f, 0.3f);
+            t->attention_row(got[0], got[1], keys, 0.25f, 1, 0.1f, 0.3f);
+            assert_same(t->name, got[0], want[0], 2 * KV_BLOCK);
+            for (int j = keys; j < KV_BLOCK; j++)
+                assert_true(got[0][j] == 0 && got[1][j] == 0);
+        }
+    }
+}
+
+/* ---- short convolution ---- */
+
+enum { ROWS = 7, H = 37, K = 3 };
+
+struct conv_result {
+    float d[ROWS * 3 * H], taps[H * K], bias[H];
+};
+
+static void run_conv(const struct kernels_back *t, const float *dz, const float *bcx,
+                     const float *taps, const float *bias, int cut, struct conv_result *r)
+{
+    struct conv_back c = {.d = r->d,
+                          .ldd = 3 * H,
+                          .dz = dz,
+                          .lddz = H,
+                          .bcx = bcx,
+                          .ldb = 3 * H,
+                          .rows = ROWS,
+                          .H = H,
+                          .K = K,
+                          .taps = taps,
+                          .bias = bias,
+                          .d_taps = r->taps,
+                          .d_bias = r->bias};
+
+    fill(r->taps, H * K, 9);
+    fill(r->bias, H, 10);
+    t->short_conv(&c, 0, cut);
+    t->short_conv(&c, cut, H);
+}
+
+/* sum of dz z in double with element `at` of bcx moved by h. */
+static double conv_loss(const float *dz, const float *bcx, const float *taps, const float *bias,
+                        int at, double h)
+{
+    double sum = 0;
+
+#define BCX(t, i) ((double)bcx[(t)*3 * H + (i)] + ((t)*3 * H + (i) == at ? h : 0))
+    for (int t = 0; t < ROWS; t++)
+        for (int c = 0; c < H; c++) {
+            double z = (double)bias[c];
+
+            for (int j = 0; j < K; j++)
+                if (t - (K - 1) + j >= 0)
+                    z += (double)taps[c * K + j] * BCX(t - (K - 1) + j, c) *
+                         BCX(t - (K - 1) + j, 2 * H + c);
+            sum += (double)dz[t * H + c] * z * BCX(t, H + c);
+        }
+#undef BCX
+    return sum;
+}
+
+static void short_conv_has_the_bits_of_the_reference_and_its_derivative(void **state)
+{
+    float *dz = random_floats(ROWS * H, 1), *bcx = random_floats(ROWS * 3 * H, 2);
+    float *taps = random_floats(H * K, 3), *bias = random_floats(H, 4);
+    struct conv_result *want = must_alloc(sizeof *want), *got = must_alloc(sizeof *got);
+
+    (void)state;
+    run_conv(ref(), dz, bcx, taps, bias, H, want);
+    for (int i = 0; i < ROWS * 3 * H; i += 11) {
+        double d =
+            (conv_loss(dz, bcx, taps, bias, i, 1e-4) - conv_loss(dz, bcx, taps, bias, i, -1e-4)) /
+            2e-4;
+
+        assert_true(fabs((double)want->d[i] - d) < 1e-3);
+    }
+    FOR_EACH_BACK(t)
+    {
+        run_conv(t, dz, bcx, taps, bias, 19, got);
+        assert_same(t->name, got->d, want->d, ROWS * 3 * H);
+        assert_same(t->name, got->taps, want->taps, H * K);
+        assert_same(t->name, got->bias, want->bias, H);
+    }
+    free(dz);
+    free(bcx);
+    free(taps);
+    free(bias);
+    free(want);
+    free(got);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chains_have_the_bits_of_the_reference),
+        cmocka_unit_test(a_chain_goes_on_from_what_is_there),
+        cmocka_unit_test(rmsnorm_has_the_bits_of_the_reference),
+        cmocka_unit_test(rmsnorm_agrees_with_finite_differences),
+        cmocka_unit_test(swiglu_has_the_bits_of_the_reference),
+        cmocka_unit_test(softmax_has_the_bits_of_the_reference),
+        cmocka_unit_test(attention_rows_have_the_bits_of_the_reference),
+        cmocka_unit_test(short_conv_has_the_bits_of_the_reference_and_its_derivative),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,217 @@
+/* Gradients against finite differences: one tiny model of each family, its weights widened to F32
+ * so that they can be moved a little; every tensor along its own gradient. */
+#include "pass_fixture.h"
+
+enum { PARAMS_MAX = 128 };
+
+struct param {
+    const char *name;
+    float *w, *g;
+    size_t n;
+};
+
+/* A model whose tensors are f32 arrays of its own, and a gradient beside each. */
+struct wide {
+    struct model model;
+    struct layer_grads *layer_grads;
+    struct grads grads;
+    struct param param[PARAMS_MAX];
+    int n;
+};
+
+static float *widen(struct wide *m, const void *w, size_t n, const char *name, float **place)
+{
+    struct param *p = &m->param[m->n++];
+
+    assert_true(m->n <= PARAMS_MAX);
+    *p = (struct param){name, malloc(n * sizeof(float)), calloc(n, sizeof(float)), n};
+    kernels_by_name("ref")->to_f32(p->w, w, m->model.dtype, n);
+    *place = p->g;
+    return p->w;
+}
+
+static void widen_matrix(struct wide *m, struct kern_matrix *w, const char *name, float **place)
+{
+    if (w->n == 0)
+        return;
+    w->w = widen(m, w->w, (size_t)w->n * (size_t)w->k, name, place);
+    w->dtype = KERN_F32;
+}
+
+static void widen_vector(struct wide *m, const void **w, int n, const char *name, float **place)
+{
+    if (*w)
+        *w = widen(m, *w, (size_t)n, name, place);
+}
+
+static void widen_layer(struct wide *m, struct layer *l, struct layer_grads *g)
+{
+    const struct model_config *c = &m->model.config;
+
+#define MATRIX(field)       widen_matrix(m, &l->field, #field, &g->field)
+#define VECTOR(field, size) widen_vector(m, &l->field, size, #field, &g->field)
+    MATRIX(gate);
+    MATRIX(up);
+    MATRIX(down);
+    MATRIX(q);
+    MATRIX(k);
+    MATRIX(v);
+    MATRIX(o);
+    MATRIX(conv_in);
+    MATRIX(conv_out);
+    VECTOR(norm_in, c->hidden);
+    VECTOR(norm_ff, c->hidden);
+    VECTOR(q_bias, model_q_width(c));
+    VECTOR(k_bias, model_kv_width(c));
+    VECTOR(v_bias, model_kv_width(c));
+    VECTOR(q_norm, c->head_dim);
+    VECTOR(k_norm, c->head_dim);
+    VECTOR(conv_taps, c->hidden * c->conv_taps);
+#undef MATRIX
+#undef VECTOR
+}
+
+static void wide_open(struct wide *m, const struct model *from)
+{
+    const struct model_config *c = &from->config;
+
+    *m = (struct wide){.model = *from};
+    m->model.layers = calloc((size_t)c->n_layers, sizeof *m->model.layers);
+    memcpy(m->model.layers, from->layers, (size_t)c->n_layers * sizeof *m->model.layers);
+    m->grads.layers = m->layer_grads = calloc((size_t)c->n_layers, sizeof *m->layer_grads);
+    m->grads.n_layers = c->n_layers;
+    for (int i = 0; i < c->n_layers; i++)
+        widen_layer(m, &m->model.layers[i], &m->layer_grads[i]);
+    widen_matrix(m, &m->model.embed, "embed", &m->grads.embed);
+    widen_vector(m, &m->model.final_norm, c->hidden, "final_norm", &m->grads.final_norm);
+    if (c->tied) {
+        m->model.head = m->model.embed;
+        m->grads.head = m->grads.embed;
+    } else {
+        widen_matrix(m, &m->model.head, "head", &m->grads.head);
+    }
+    m->model.dtype = KERN_F32;
+}
+
+static void wide_close(struct wide *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        free(m->param[i].w);
+        free(m->param[i].g);
+    }
+    free(m->model.layers);
+    free(m->layer_grads);
+}
+
+static double loss(const struct fixture *fx, const struct wide *m, const struct batch *b)
+{
+    float *logprobs = calloc((size_t)b->rows, sizeof *logprobs);
+    double sum = 0;
+
+    run_pass(fx, &m->model, NULL, b, plainly, logprobs, NULL);
+    for (int i = 0; i < b->rows; i++)
+        sum += (double)b->coef[i] * (double)logprobs[i];
+    free(logprobs);
+    return sum;
+}
+
+static void move(struct param *p, const float *from, double h)
+{
+    for (size_t i = 0; i < p->n; i++)
+        p->w[i] = (float)((double)from[i] + h * (double)p->g[i]);
+}
+
+/* Along its own gradient the loss must grow by the square of its length. */
+static void check_param(const struct fixture *fx, struct wide *m, const struct batch *b,
+                        struct param *p, const char *model)
+{
+    const double grow = 0.2;
+    float *from = malloc(p->n * sizeof *from);
+    double square = 0, up, down, ratio;
+
+    for (size_t i = 0; i < p->n; i++)
+        square += (double)p->g[i] * (double)p->g[i];
+    assert_true(square > 0);
+    memcpy(from, p->w, p->n * sizeof *from);
+    move(p, from, grow / 2 / square);
+    up = loss(fx, m, b);
+    move(p, from, -grow / 2 / square);
+    down = loss(fx, m, b);
+    memcpy(p->w, from, p->n * sizeof *from);
+    ratio = (up - down) / grow;
+    if (!(fabs(ratio - 1) < 0.01))
+        fail_msg("%s %s: the loss grows by %g of what the gradient says", model, p->name, ratio);
+    free(from);
+}
+
+static void gradients_are_the_slope_of_the_loss(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_TRAINED; i++) {
+        struct fixture fx;
+        struct golden golden = {0};
+        struct batch b = {0};
+        struct wide m;
+
+        fixture_open(&fx, trained_models[i], kernels_pick(false)->name, 2);
+        golden_open(&golden, trained_models[i]);
+        batch_read(&b, &golden);
+        wide_open(&m, fx.model);
+        run_pass(&fx, &m.model, NULL, &b, plainly, NULL, &m.grads);
+        for (int p = 0; p < m.n; p++)
+            check_param(&fx, &m, &b, &m.param[p], trained_models[i]);
+        wide_close(&m);
+        batch_free(&b);
+        golden_close(&golden);
+        fixture_close(&fx);
+    }
+}
+
+static void gradients_follow_the_temperature(void **state)
+{
+    const struct how warm = {BUDGET, 0, 1.7f};
+    struct fixture fx;
+    struct golden golden = {0};
+    struct batch b = {0};
+    struct wide m;
+    double h, square = 0, sum[2] = {0};
+    float *logprobs, *from;
+
+    (void)state;
+    fixture_open(&fx, "tiny-llama", kernels_pick(false)->name, 2);
+    golden_open(&golden, "tiny-llama");
+    batch_read(&b, &golden);
+    wide_open(&m, fx.model);
+    run_pass(&fx, &m.model, NULL, &b, warm, NULL, &m.grads);
+    struct param *p = &m.param[0];
+
+    logprobs = calloc((size_t)b.rows, sizeof *logprobs);
+    from = malloc(p->n * sizeof *from);
+    memcpy(from, p->w, p->n * sizeof *from);
+    for (size_t i = 0; i < p->n; i++)
+        square += (double)p->g[i] * (double)p->g[i];
+    h = 0.1 / square;
+    for (int side = 0; side < 2; side++) {
+        move(p, from, side ? h : -h);
+        run_pass(&fx, &m.model, NULL, &b, warm, logprobs, NULL);
+        for (int i = 0; i < b.rows; i++)
+            sum[side] += (double)b.coef[i] * (double)logprobs[i];
+    }
+    assert_true(fabs((sum[1] - sum[0]) / 0.2 - 1) < 0.01);
+    free(from);
+    free(logprobs);
+    wide_close(&m);
+    batch_free(&b);
+    golden_close(&golden);
+    fixture_close(&fx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_the_slope_of_the_loss),
+        cmocka_unit_test(gradients_follow_the_temperature),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
