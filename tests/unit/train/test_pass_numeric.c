@@ -2,6 +2,8 @@
  * so that they can be moved a little; every tensor along its own gradient. */
 #include "pass_fixture.h"
 
+#include "model/adapter_make.h"
+
 enum { PARAMS_MAX = 128 };
 
 struct param {
@@ -103,12 +105,13 @@ static void wide_close(struct wide *m)
     free(m->layer_grads);
 }
 
-static double loss(const struct fixture *fx, const struct wide *m, const struct batch *b)
+static double loss(const struct fixture *fx, const struct model *m, const struct adapter *a,
+                   const struct batch *b, struct how how)
 {
     float *logprobs = calloc((size_t)b->rows, sizeof *logprobs);
     double sum = 0;
 
-    run_pass(fx, &m->model, NULL, b, plainly, logprobs, NULL);
+    run_pass(fx, m, a, b, how, logprobs, NULL);
     for (int i = 0; i < b->rows; i++)
         sum += (double)b->coef[i] * (double)logprobs[i];
     free(logprobs);
@@ -122,8 +125,8 @@ static void move(struct param *p, const float *from, double h)
 }
 
 /* Along its own gradient the loss must grow by the square of its length. */
-static void check_param(const struct fixture *fx, struct wide *m, const struct batch *b,
-                        struct param *p, const char *model)
+static void check_param(const struct fixture *fx, const struct model *m, const struct adapter *a,
+                        const struct batch *b, struct how how, struct param *p)
 {
     const double grow = 0.2;
     float *from = malloc(p->n * sizeof *from);
@@ -134,13 +137,13 @@ static void check_param(const struct fixture *fx, struct wide *m, const struct b
     assert_true(square > 0);
     memcpy(from, p->w, p->n * sizeof *from);
     move(p, from, grow / 2 / square);
-    up = loss(fx, m, b);
+    up = loss(fx, m, a, b, how);
     move(p, from, -grow / 2 / square);
-    down = loss(fx, m, b);
+    down = loss(fx, m, a, b, how);
     memcpy(p->w, from, p->n * sizeof *from);
     ratio = (up - down) / grow;
     if (!(fabs(ratio - 1) < 0.01))
-        fail_msg("%s %s: the loss grows by %g of what the gradient says", model, p->name, ratio);
+        fail_msg("%s: the loss grows by %g of what the gradient says", p->name, ratio);
     free(from);
 }
 
@@ -159,7 +162,7 @@ static void gradients_are_the_slope_of_the_loss(void **state)
         wide_open(&m, fx.model);
         run_pass(&fx, &m.model, NULL, &b, plainly, NULL, &m.grads);
         for (int p = 0; p < m.n; p++)
-            check_param(&fx, &m, &b, &m.param[p], trained_models[i]);
+            check_param(&fx, &m.model, NULL, &b, plainly, &m.param[p]);
         wide_close(&m);
         batch_free(&b);
         golden_close(&golden);
@@ -174,8 +177,6 @@ static void gradients_follow_the_temperature(void **state)
     struct golden golden = {0};
     struct batch b = {0};
     struct wide m;
-    double h, square = 0, sum[2] = {0};
-    float *logprobs, *from;
 
     (void)state;
     fixture_open(&fx, "tiny-llama", kernels_pick(false)->name, 2);
@@ -183,27 +184,83 @@ static void gradients_follow_the_temperature(void **state)
     batch_read(&b, &golden);
     wide_open(&m, fx.model);
     run_pass(&fx, &m.model, NULL, &b, warm, NULL, &m.grads);
-    struct param *p = &m.param[0];
-
-    logprobs = calloc((size_t)b.rows, sizeof *logprobs);
-    from = malloc(p->n * sizeof *from);
-    memcpy(from, p->w, p->n * sizeof *from);
-    for (size_t i = 0; i < p->n; i++)
-        square += (double)p->g[i] * (double)p->g[i];
-    h = 0.1 / square;
-    for (int side = 0; side < 2; side++) {
-        move(p, from, side ? h : -h);
-        run_pass(&fx, &m.model, NULL, &b, warm, logprobs, NULL);
-        for (int i = 0; i < b.rows; i++)
-            sum[side] += (double)b.coef[i] * (double)logprobs[i];
-    }
-    assert_true(fabs((sum[1] - sum[0]) / 0.2 - 1) < 0.01);
-    free(from);
-    free(logprobs);
+    check_param(&fx, &m.model, NULL, &b, warm, &m.param[0]);
     wide_close(&m);
     batch_free(&b);
     golden_close(&golden);
     fixture_close(&fx);
+}
+
+/* ---- adapters, that of lm_head included ---- */
+
+static void add_lora_param(struct param *list, int *n, const struct kern_matrix *w, float **place)
+{
+    struct param *p = &list[(*n)++];
+
+    assert_true(*n <= PARAMS_MAX);
+    *p = (struct param){
+        .name = "adapter", .w = (float *)(uintptr_t)w->w, .n = (size_t)w->n * (size_t)w->k};
+    *place = p->g = calloc(p->n, sizeof *p->g);
+}
+
+static int lora_params(struct adapter *a, struct grads *g, struct param *list)
+{
+    int n = 0;
+    uint64_t seed = 7;
+
+    for (int slot = 0; slot < adapter_slots(a->n_layers); slot++) {
+        struct lora *l = adapter_slot(a, slot);
+        struct lora_grad *to = slot < a->n_layers * PROJECTIONS
+                                   ? &g->layers[slot / PROJECTIONS].lora[slot % PROJECTIONS]
+                                   : &g->head_lora;
+
+        if (l->a.n == 0)
+            continue;
+        add_lora_param(list, &n, &l->a, &to->a);
+        add_lora_param(list, &n, &l->b, &to->b);
+        for (size_t i = 0; i < list[n - 1].n; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            list[n - 1].w[i] = (float)(seed >> 44) / 0x1p20f * 0.2f - 0.1f;
+        }
+    }
+    return n;
+}
+
+static void adapter_gradients_are_the_slope_of_the_loss(void **state)
+{
+    static const char *const models[] = {"tiny-llama", "tiny-llama-untied-rope3", "tiny-lfm2"};
+    const struct lora_settings settings = {
+        .rank = 3, .alpha = 6, .attn = true, .mlp = true, .unembed = true, .seed = 5};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct fixture fx;
+        struct golden golden = {0};
+        struct batch b = {0};
+        struct layer_grads layers[8] = {0};
+        struct grads g = {.layers = layers};
+        struct param list[PARAMS_MAX];
+        struct err e = {0};
+        int n;
+
+        fixture_open(&fx, models[i], kernels_pick(false)->name, 2);
+        golden_open(&golden, models[i]);
+        batch_read(&b, &golden);
+        g.n_layers = fx.config.n_layers;
+        struct adapter *a = adapter_new(&fx.config, &settings, &e);
+
+        must(a ? 0 : -1, &e);
+        n = lora_params(a, &g, list);
+        run_pass(&fx, fx.model, a, &b, plainly, NULL, &g);
+        for (int p = 0; p < n; p++) {
+            check_param(&fx, fx.model, a, &b, plainly, &list[p]);
+            free(list[p].g);
+        }
+        adapter_unref(a);
+        batch_free(&b);
+        golden_close(&golden);
+        fixture_close(&fx);
+    }
 }
 
 int main(void)
@@ -211,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_slope_of_the_loss),
         cmocka_unit_test(gradients_follow_the_temperature),
+        cmocka_unit_test(adapter_gradients_are_the_slope_of_the_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
