@@ -13,8 +13,11 @@
  *
  * One operation at a time: begin_*, then trainer_run until TRAIN_DONE or TRAIN_FAILED, then read
  * the result, then trainer_end. A failed or cancelled operation leaves weights, masters, moments,
- * step and (forward_backward before its backward half) gradients as they were; a cancel in the
- * backward half drops all gradients of the run (trainer_has_gradients tells).
+ * step and gradients as they were, but for three cases: a pass cancelled in its backward half, and
+ * a step that met gradients which are not finite, drop all gradients of the run
+ * (trainer_has_gradients tells); a step cancelled while it writes is finished by trainer_end, since
+ * it cannot be taken back (its result, and trainer_step, tell: `next` is then whole and to be made
+ * the present one).
  * Thread: the one that may call pool_run, except where noted. */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
@@ -107,10 +110,14 @@ void trainer_reset(struct trainer *t);
  * f32: master.<name> (full, where the weights are not F32), exp_avg.<name>, exp_avg_sq.<name>.
  * Counted by its own life: end it. Reads from any one thread while the run goes on. */
 struct trainer_frozen;
+/* ERR_CONFLICT while a step is half written; ERR_NOMEM. */
 struct trainer_frozen *trainer_freeze(struct trainer *t, struct err *e);
-void trainer_thaw(struct trainer_frozen *f); /* any thread; NULL is allowed */
+void trainer_thaw(
+    struct trainer_frozen *f); /* any thread, also after trainer_free; NULL is allowed */
 int64_t frozen_bytes(const struct trainer_frozen *f);
-int frozen_read(void *frozen, void *to, size_t offset, size_t n, struct err *e); /* ckpt_source */
+/* For ckpt_source: rising offsets, each byte once. ERR_NOMEM: the run went on and no memory was
+ * left to keep this moment. */
+int frozen_read(void *frozen, void *to, size_t offset, size_t n, struct err *e);
 
 /* Restores masters, moments and step from an opened optimizer.safetensors (any thread may prepare:
  * the file is read and checked first, ERR_FORMAT names the tensor; then trainer_adopt is instant).

@@ -14,6 +14,7 @@ struct rig {
     struct model *other_model;
     struct pass *pass;
     struct trainer *t;
+    enum train_mode mode;
     int64_t slice_ns; /* 0: operations run to their end; else one call of trainer_run each */
 };
 
@@ -26,6 +27,7 @@ static inline void rig_make_trainer(struct rig *r, enum train_mode mode, bool ma
     struct trainer_config c = {
         .mode = mode, .master_forward = master_forward, .pool = r->fx.pool, .pass = r->pass};
 
+    r->mode = mode;
     if (lora)
         c.lora = *lora;
     r->t = trainer_new(&c, r->fx.weights, r->fx.model, &e);
@@ -161,7 +163,7 @@ static inline struct step_result take_step(struct rig *r, const struct adam *a)
     struct step_result result = *trainer_step_result(r->t);
 
     trainer_end(r->t);
-    if (!result.skipped)
+    if (!result.skipped && r->mode == TRAIN_FULL)
         rig_flip(r);
     return result;
 }
