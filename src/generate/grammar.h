@@ -54,14 +54,16 @@ struct grammar_call_form {
     bool keywords; /* arguments are `name=value, ...` with the literals of Python, else an object */
 };
 
-/* Calls of the tools, at least one and at most `most`. ERR_ARG as grammar_schema, the detail
- * beginning with the tool's number ("[2].function.parameters.properties.a"). */
+/* A call of one of the tools, or several where the form has a separator. ERR_ARG as grammar_schema,
+ * the detail beginning with the tool's number ("[2].function.parameters.properties.a"). */
 struct grammar *grammar_calls(const struct grammar_call_form *form,
-                              const struct grammar_tool *tools, int n_tools, int most,
+                              const struct grammar_tool *tools, int n_tools, bool several,
                               struct err *e);
 
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is allowed */
+/* SHA256_BYTES: grammars that were made of the same have the same. */
+const unsigned char *grammar_key(const struct grammar *g);
 
 /* ---- with a vocabulary ---- */
 

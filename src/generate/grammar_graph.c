@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "generate/grammar.h"
 
@@ -340,6 +341,30 @@ static int check_circles(const struct grammar *g, struct err *e)
     return rc;
 }
 
+/* A digest of nodes, arcs and limits, number by number. */
+static int make_key(const struct graph *g, struct grammar *out, struct err *e)
+{
+    struct buf numbers = {0};
+
+    buf_add(&numbers, &out->start, sizeof out->start);
+    for (size_t i = 0; i < g->n_arcs; i++) {
+        const struct graph_arc *a = &g->arcs[i];
+        int32_t arc[] = {a->from, a->to, a->callee, a->levels, a->lo, a->hi, a->kind, a->free};
+
+        buf_add(&numbers, arc, sizeof arc);
+    }
+    buf_add(&numbers, g->finals, (size_t)g->n_nodes * sizeof *g->finals);
+    buf_add(&numbers, g->limit_of, (size_t)g->n_nodes * sizeof *g->limit_of);
+    if (g->limits)
+        buf_add(&numbers, g->limits, (size_t)g->n_limits * sizeof *g->limits);
+    bool ok = !numbers.failed;
+
+    if (ok)
+        sha256_of(buf_str(&numbers), numbers.len, out->key);
+    buf_release(&numbers);
+    return ok ? 0 : err_nomem(e);
+}
+
 static int fill_grammar(struct graph *g, struct grammar *out, int32_t start, struct err *e)
 {
     if (g->failed)
@@ -356,7 +381,7 @@ static int fill_grammar(struct graph *g, struct grammar *out, int32_t start, str
         out->nodes[i].limit = g->limit_of[i];
     }
     count_arcs(g, out);
-    if (place_arcs(g, out, e) < 0 || check_circles(out, e) < 0)
+    if (make_key(g, out, e) < 0 || place_arcs(g, out, e) < 0 || check_circles(out, e) < 0)
         return -1;
     out->limits = g->limits;
     g->limits = NULL;
@@ -383,6 +408,11 @@ struct grammar *graph_finish(struct graph *g, int32_t start, struct err *e)
         return NULL;
     }
     return out;
+}
+
+const unsigned char *grammar_key(const struct grammar *g)
+{
+    return g->key;
 }
 
 struct grammar *grammar_ref(struct grammar *g)

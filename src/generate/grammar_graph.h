@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sha256.h"
+
 struct err;
 
 enum {
@@ -64,7 +66,8 @@ struct grammar {
     struct string_limit *limits;
     int32_t n_nodes;
     int32_t start;
-    int height; /* the largest `need` */
+    int height;                      /* the largest `need` */
+    unsigned char key[SHA256_BYTES]; /* of the whole: equal grammars have equal keys */
 };
 
 /* An arc on its way into the grammar. */

@@ -58,7 +58,7 @@ static const struct {
     const char *name;
     unsigned types; /* whose values it limits; 0: of any */
     bool plain;     /* says nothing about the value */
-} keywords[] = {
+} known[] = {
     {"type", 0, false},
     {"enum", 0, false},
     {"const", 0, false},
@@ -92,12 +92,12 @@ static const struct {
     {"strict", 0, true}, /* some programs put it here */
 };
 
-enum { N_KEYWORDS = sizeof keywords / sizeof *keywords };
+enum { N_KEYWORDS = sizeof known / sizeof *known };
 
 static int find_keyword(const char *name)
 {
     for (int i = 0; i < N_KEYWORDS; i++)
-        if (strcmp(keywords[i].name, name) == 0)
+        if (strcmp(known[i].name, name) == 0)
             return i;
     return -1;
 }
@@ -115,7 +115,7 @@ static int check_keywords(struct schema_reader *s, const json_t *schema, unsigne
 
         if (k < 0)
             return schema_refuse(s, e, name, "the keyword \"%.60s\" is not supported", name);
-        *types |= keywords[k].types;
+        *types |= known[k].types;
     }
     return 0;
 }
@@ -129,7 +129,7 @@ static int check_alone(struct schema_reader *s, const json_t *schema, const char
 
     json_object_foreach ((json_t *)(uintptr_t)schema, name, value)
         if (strcmp(name, key) != 0 && strcmp(name, also) != 0 &&
-            !keywords[find_keyword(name)].plain)
+            !known[find_keyword(name)].plain)
             return schema_refuse(s, e, name, "\"%s\" beside \"%s\" is not supported", name, key);
     return 0;
 }
@@ -401,6 +401,25 @@ int32_t schema_part(struct schema_reader *s, const json_t *schema, const char *k
     if (s->path.data)
         s->path.data[before] = '\0';
     return rule;
+}
+
+int schema_arguments(struct schema_reader *s, const json_t *schema, bool keywords, int32_t node,
+                     int32_t end, struct err *e)
+{
+    unsigned limited, types = OBJECT;
+
+    if (!json_is_object(schema))
+        return schema_refuse(s, e, NULL, "a schema must be an object");
+    if (check_keywords(s, schema, &limited, e) < 0 || read_types(s, schema, &types, e) < 0)
+        return -1;
+    if (!(types & OBJECT))
+        return schema_refuse(s, e, "type", "arguments are an object");
+    if (json_object_get(schema, "$ref") && !keywords)
+        return ref_rule(s, schema, node, end, e);
+    if (json_object_get(schema, "$ref") || json_object_get(schema, "anyOf") ||
+        json_object_get(schema, "enum") || json_object_get(schema, "const"))
+        return schema_refuse(s, e, NULL, "arguments must be told by their properties");
+    return schema_object(s, schema, keywords, node, end, e);
 }
 
 struct grammar *grammar_schema(const json_t *schema, struct err *e)

@@ -37,6 +37,10 @@ int32_t schema_rule(struct schema_reader *s, const json_t *schema, struct err *e
 /* The same for the part of a schema under `key`, which is told in the path; key NULL: no part. */
 int32_t schema_part(struct schema_reader *s, const json_t *schema, const char *key, struct err *e);
 
+/* The arguments of a call: an object, or with `keywords` `name=value, ...`. 0 or -1. */
+int schema_arguments(struct schema_reader *s, const json_t *schema, bool keywords, int32_t node,
+                     int32_t end, struct err *e);
+
 /* ERR_ARG at the present place; `key` (or NULL) is the keyword that is wrong. */
 int schema_refuse(struct schema_reader *s, struct err *e, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -23,7 +23,7 @@ struct build {
 static bool is_spelled(const struct token_trie *t, int32_t id, const char **bytes, size_t *len)
 {
     return id >= 0 && id < t->vocab && tokenizer_token_bytes(t->tokenizer, id, bytes, len) &&
-           *len > 0 && *len < TRIE_DEPTH_MAX;
+           *len > 0 && *len < TRIE_DEPTH_MAX && !memchr(*bytes, TRIE_SPECIAL, *len);
 }
 
 size_t token_trie_spell(const struct token_trie *t, int32_t id, unsigned char *out)

@@ -4,7 +4,8 @@
  * Nodes stand in pre-order: the subtree of node i is (i, nodes[i].skip). Tokens that end at node i
  * are ids[nodes[i].token .. nodes[i + 1].token). A special token is spelled with TRIE_SPECIAL in
  * front of its text: no UTF-8 text holds that byte, so only a grammar that names the token leads to
- * it. Ids without bytes, and tokens longer than TRIE_DEPTH_MAX, are not in the trie.
+ * it. Ids without bytes, tokens longer than TRIE_DEPTH_MAX, and the token of that byte itself are
+ * not in the trie.
  *
  * Counted, immutable, any thread. */
 #ifndef GENERATE_TOKEN_TRIE_H

@@ -9,6 +9,7 @@
 #include "engine/served.h"
 #include "model/config.h"
 #include "service/chat_choice.h"
+#include "service/chat_language.h"
 #include "service/chat_prompt.h"
 #include "service/chat_queue.h"
 #include "service/gen_refusal.h"
@@ -23,6 +24,7 @@ struct run {
     const struct chat_job *job;
     const struct chat_sink *sink;
     struct identity_pin pin;
+    struct chat_language language;
     struct prompt_tokens *prompts;
     int n_prompts, n_choices;
     struct choice *choices;
@@ -99,6 +101,7 @@ static void fill_spec(const struct run *run, const struct gen_prompt *prompts,
         .n_bias = job->n_bias,
         .allowed = job->allowed,
         .n_allowed = job->n_allowed,
+        .grammar = run->language.grammar,
         .top_logprobs = job->top_logprobs,
         .score_sampled = job->score,
         .prompt_logprobs = echoes_scores(job),
@@ -288,6 +291,7 @@ static int prepare(struct run *run, struct refusal *r)
     run->n_prompts = prompts_count(run->job);
     run->n_choices = run->n_prompts * run->job->best_of;
     if (check_ids(run, r) < 0 ||
+        chat_language_prepare(run->s, run->job, run->pin.image, &run->language, r) < 0 ||
         prompts_build(run->s, run->job, run->pin.image, &run->prompts, r) < 0)
         return -1;
     run->choices = calloc((size_t)run->n_choices, sizeof *run->choices);
@@ -299,7 +303,8 @@ static int prepare(struct run *run, struct refusal *r)
         return gen_refuse_submit(run->s, &e, r);
     }
     for (int i = 0; i < run->n_choices; i++)
-        choice_init(&run->choices[i], i, run->job, run->sink, run->pin.image->files->tokenizer);
+        choice_init(&run->choices[i], i, run->job, run->sink, run->pin.image->files->tokenizer,
+                    run->language.form);
     return 0;
 }
 
@@ -310,6 +315,7 @@ static void release(struct run *run)
     free(run->choices);
     free(run->prompt_told);
     prompts_free(run->prompts, run->n_prompts);
+    chat_language_release(&run->language);
     chat_queue_release(&run->queue);
     served_unref(run->served);
     image_unref(run->image);

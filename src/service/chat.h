@@ -19,6 +19,7 @@
 #include "generate/stop.h"
 #include "service/identity.h"
 
+struct grammar;
 struct image;
 struct refusal;
 struct served;
@@ -41,6 +42,17 @@ struct chat_prompt {
 /* Runs fn(arg) once as soon as the caller has lost interest; NULL takes it back. */
 typedef void chat_watch_fn(void *watch_arg, void (*fn)(void *), void *arg);
 
+enum tool_choice { TOOL_CHOICE_AUTO, TOOL_CHOICE_NONE, TOOL_CHOICE_REQUIRED };
+
+/* Tools that the model may call, or must. */
+struct chat_tools {
+    const json_t *list; /* [{"type": "function", "function": {"name", "parameters", ...}}], checked;
+                           NULL: none */
+    enum tool_choice choice;
+    const char *named; /* TOOL_CHOICE_REQUIRED: this one; NULL: any of them */
+    bool one_call;     /* at most */
+};
+
 struct chat_job {
     const char *model;
     enum load_policy policy;
@@ -55,7 +67,10 @@ struct chat_job {
     const json_t *const *conversations;
     int n_conversations;
     const json_t *template_kwargs; /* object or NULL */
-    bool needs_template;           /* scoring: no generic form for models without one */
+    struct chat_tools tools;
+    const char *calls_at;    /* path of the first message with calls of tools, or NULL */
+    struct grammar *grammar; /* the language of every answer; NULL: any text */
+    bool needs_template;     /* scoring: no generic form for models without one */
     const struct chat_prompt *prompts;
     int n_prompts;
     bool add_special; /* prompts: as the tokenizer begins a text */
@@ -94,7 +109,7 @@ struct chat_token {
     int64_t text_offset; /* characters of the choice's text before it */
 };
 
-enum chat_finish { CHAT_STOP, CHAT_LENGTH };
+enum chat_finish { CHAT_STOP, CHAT_LENGTH, CHAT_TOOL_CALLS };
 
 struct chat_start {
     const struct served *served; /* name, origin, commits: fixed at admission */
@@ -111,6 +126,8 @@ struct chat_sink {
     /* Text that is certain, and the tokens since the last call; either may be empty. */
     void (*piece)(void *arg, int choice, const char *text, size_t len,
                   const struct chat_token *tokens, int n_tokens);
+    /* A whole call of a tool; `arguments` is a JSON object as text. */
+    void (*call)(void *arg, int choice, const char *name, const char *arguments);
     void (*finished)(void *arg, int choice, enum chat_finish why);
 };
 

@@ -5,10 +5,49 @@
 
 #include "text/tokenizer.h"
 
-void choice_init(struct choice *c, int index, const struct chat_job *job,
-                 const struct chat_sink *sink, const struct tokenizer *t)
+/* ---- text and calls of an answer with tools ---- */
+
+static void on_text(void *arg, const char *text, size_t len)
 {
+    struct choice *c = arg;
+
+    c->sink->piece(c->sink->arg, c->index, text, len, c->tokens, c->n_tokens);
+    c->n_tokens = 0;
+}
+
+static void on_call(void *arg, const char *name, const char *arguments)
+{
+    struct choice *c = arg;
+
+    if (c->n_calls > 0 && c->job->tools.one_call)
+        return;
+    c->n_calls++;
+    c->sink->call(c->sink->arg, c->index, name, arguments);
+}
+
+/* The marks around calls may be special tokens; here they are text all the same. */
+static bool is_mark(const struct choice *c, int32_t token)
+{
+    const char *marks[] = {tool_form_open(c->tools.form), tool_form_close(c->tools.form)};
+    const char *bytes;
+    size_t len;
+
+    if (!marks[0] || !tokenizer_is_special(c->decode.tokenizer, token) ||
+        !tokenizer_token_bytes(c->decode.tokenizer, token, &bytes, &len))
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (strlen(marks[i]) == len && memcmp(marks[i], bytes, len) == 0)
+            return true;
+    return false;
+}
+
+void choice_init(struct choice *c, int index, const struct chat_job *job,
+                 const struct chat_sink *sink, const struct tokenizer *t, enum tool_form form)
+{
+    const struct tool_sink tools = {.arg = c, .text = on_text, .call = on_call};
+
     *c = (struct choice){.index = index, .sink = sink, .job = job};
+    tool_reader_init(&c->tools, form, job->tools.list, &tools);
     decode_stream_init(&c->decode, t, 0);
     stop_init(&c->stop, job->stops, job->n_stops);
 }
@@ -71,10 +110,13 @@ static void tell(struct choice *c)
     c->failed = c->failed || c->ready.failed || c->decoded.failed;
     if (c->failed || (c->ready.len == 0 && c->n_tokens == 0))
         return;
-    c->sink->piece(c->sink->arg, c->index, buf_str(&c->ready), c->ready.len, c->tokens,
-                   c->n_tokens);
+    if (c->tools.form != TOOLS_NONE)
+        tool_reader_push(&c->tools, buf_str(&c->ready), c->ready.len);
+    else
+        on_text(c, buf_str(&c->ready), c->ready.len);
+    if (c->n_tokens > 0)
+        on_text(c, "", 0);
     buf_reset(&c->ready);
-    c->n_tokens = 0;
 }
 
 void choice_add_prompt(struct choice *c, const struct gen_event *ev, bool silent)
@@ -117,7 +159,7 @@ bool choice_add(struct choice *c, const struct gen_event *ev, bool is_end)
     if (c->ended)
         return false;
     c->n_generated++;
-    c->decode.flags = TOK_SKIP_SPECIAL;
+    c->decode.flags = is_mark(c, ev->token) ? 0 : TOK_SKIP_SPECIAL;
     keep_token(c, ev, is_end ? 0 : decode(c, ev->token, &c->decoded));
     if (pass_on(c)) {
         choice_finish(c, CHAT_STOP);
@@ -125,6 +167,10 @@ bool choice_add(struct choice *c, const struct gen_event *ev, bool is_end)
     }
     if (c->ready.len)
         tell(c);
+    if (c->n_calls > 0 && c->job->tools.one_call) {
+        choice_finish(c, CHAT_STOP);
+        return true;
+    }
     return false;
 }
 
@@ -140,6 +186,10 @@ void choice_finish(struct choice *c, enum chat_finish why)
         stop_flush(&c->stop, &c->ready);
     }
     tell(c);
+    tool_reader_finish(&c->tools);
+    c->failed = c->failed || c->tools.failed;
+    if (why == CHAT_STOP && c->n_calls > 0)
+        why = CHAT_TOOL_CALLS;
     if (!c->failed)
         c->sink->finished(c->sink->arg, c->index, why);
 }
@@ -149,5 +199,6 @@ void choice_release(struct choice *c)
     stop_release(&c->stop);
     buf_release(&c->decoded);
     buf_release(&c->ready);
+    tool_reader_release(&c->tools);
     free(c->tokens);
 }

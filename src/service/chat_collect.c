@@ -46,6 +46,25 @@ static void on_piece(void *arg, int choice, const char *text, size_t len,
         !add_tokens(&c->choices[choice], tokens, n_tokens) || c->choices[choice].text.failed;
 }
 
+static void on_call(void *arg, int choice, const char *name, const char *arguments)
+{
+    struct collected *c = arg;
+    struct collected_choice *ch = c->failed ? NULL : &c->choices[choice];
+    struct collected_call *grown, *one;
+
+    if (!ch)
+        return;
+    grown = realloc(ch->calls, (size_t)(ch->n_calls + 1) * sizeof *grown);
+    if (!grown) {
+        c->failed = true;
+        return;
+    }
+    ch->calls = grown;
+    one = &grown[ch->n_calls++];
+    *one = (struct collected_call){.name = strdup(name), .arguments = strdup(arguments)};
+    c->failed = !one->name || !one->arguments;
+}
+
 static void on_finished(void *arg, int choice, enum chat_finish why)
 {
     struct collected *c = arg;
@@ -56,13 +75,21 @@ static void on_finished(void *arg, int choice, enum chat_finish why)
 
 struct chat_sink collect_sink(struct collected *c)
 {
-    return (struct chat_sink){
-        .arg = c, .started = on_started, .piece = on_piece, .finished = on_finished};
+    return (struct chat_sink){.arg = c,
+                              .started = on_started,
+                              .piece = on_piece,
+                              .call = on_call,
+                              .finished = on_finished};
 }
 
 static void release_choice(struct collected_choice *ch)
 {
     buf_release(&ch->text);
+    for (int i = 0; i < ch->n_calls; i++) {
+        free(ch->calls[i].name);
+        free(ch->calls[i].arguments);
+    }
+    free(ch->calls);
     free(ch->tokens);
     *ch = (struct collected_choice){0};
 }

@@ -11,8 +11,14 @@
 #include "base/buf.h"
 #include "service/chat.h"
 
+struct collected_call {
+    char *name, *arguments; /* owned; arguments: a JSON object as text */
+};
+
 struct collected_choice {
     struct buf text;
+    struct collected_call *calls;
+    int n_calls;
     struct chat_token *tokens;
     int n_tokens, cap_tokens;
     enum chat_finish finish;

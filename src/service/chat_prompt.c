@@ -28,12 +28,13 @@ void prompts_free(struct prompt_tokens *p, int n)
 
 /* ---- conversations ---- */
 
+/* Then its text is continued; a message that has made its calls is not. */
 static bool ends_with_assistant(const json_t *messages)
 {
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
 
-    return role && strcmp(role, "assistant") == 0;
+    return role && strcmp(role, "assistant") == 0 && !json_object_get(last, "tool_calls");
 }
 
 static int refuse_render(const struct err *e, struct refusal *r)
@@ -50,6 +51,8 @@ static int render(struct service *s, const struct chat_job *job, const struct im
     const struct chat_source *source = im->files->chat;
     bool open_end = ends_with_assistant(messages);
     struct chat_request ask = {.messages = messages,
+                               .tools =
+                                   job->tools.choice == TOOL_CHOICE_NONE ? NULL : job->tools.list,
                                .kwargs = job->template_kwargs,
                                .add_generation_prompt = !open_end,
                                .continue_final_message = open_end};

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "service/arena.h"
 #include "service/batches.h"
+#include "service/grammar_cache.h"
 #include "service/jobs.h"
 #include "service/leases.h"
 #include "service/metrics.h"
@@ -49,9 +50,10 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
     s->metrics = metrics_new(e);
     s->jobs = jobs_new(e);
     s->leases = leases_new(s->settings->lease_ended_memory, e);
+    s->grammars = grammar_cache_new(e);
     if (!s->weights)
         err_nomem(e);
-    if (!s->weights || !s->board || !s->metrics || !s->jobs || !s->leases ||
+    if (!s->weights || !s->board || !s->metrics || !s->jobs || !s->leases || !s->grammars ||
         new_boot_id(s->boot_id, e) < 0) {
         service_close(s);
         return NULL;
@@ -97,6 +99,7 @@ void service_close(struct service *s)
         engine_call(s->engine, end_everything, s);
     }
     leases_free(s->leases);
+    grammar_cache_free(s->grammars);
     board_free(s->board);
     metrics_free(s->metrics);
     free(s->weights);

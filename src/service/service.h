@@ -23,6 +23,7 @@ struct db;
 struct engine;
 struct err;
 struct faults;
+struct grammar_cache;
 struct jobs;
 struct leases;
 struct metrics;
@@ -58,6 +59,7 @@ struct service {
     struct weights_state *weights; /* owned; engine thread */
     struct board *board;           /* owned; the published copy */
     struct leases *leases;         /* owned; any thread */
+    struct grammar_cache *grammars; /* owned; any thread */
     struct batches *batches;       /* owned; NULL without BATCH_FILES_DIR */
     struct metrics *metrics;       /* owned; any thread */
     struct jobs *jobs;             /* owned; work that goes on after its request was answered */

@@ -50,8 +50,7 @@ def test_strict_mode_refuses_what_would_be_ignored(server):
 
 
 REFUSED = {
-    "chat": [("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]), ("response_format", {"type": "json_object"}),
-             ("audio", {}), ("modalities", ["audio"]), ("dimensions", 5), ("pooling", "cls"), ("normalize", True), ("profile", "x"),
+    "chat": [("tools", [{"type": "function", "function": {"name": "f"}}]), ("functions", [{}]), ("audio", {}), ("modalities", ["audio"]), ("dimensions", 5), ("pooling", "cls"), ("normalize", True), ("profile", "x"),
              ("steering_intensity", 1.0), ("steering", {}), ("return_sae_activations", True)],
     "complete": [("suffix", "end"), ("top_logprobs", 1), ("profile", "x"), ("tools", [{}]), ("response_format", {"type": "json_object"})],
 }
@@ -138,7 +137,7 @@ def test_a_bad_message_is_named_by_its_place(server, messages, param):
 def test_parts_other_than_text_and_tool_calls_are_refused_by_place(server):
     image = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}]}]
     check_error(server.chat(image), 400, "field_not_honoured", "messages[0].content[1]")
-    calls = [{"role": "assistant", "content": "a", "tool_calls": [{"id": "x"}]}]
+    calls = [{"role": "assistant", "content": "a", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]
     check_error(server.chat(calls), 400, "field_not_honoured", "messages[0].tool_calls")
 
 

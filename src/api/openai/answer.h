@@ -26,6 +26,8 @@ struct answer_form {
     /* An entry with new text and tokens; text NULL: the last one, with the reason. */
     json_t *(*delta)(const struct ask *a, const struct tokenizer *t, int index, const char *text,
                      size_t len, const struct chat_token *tokens, int n_tokens);
+    /* An entry with call number `call` of the choice; NULL where there are no tools. */
+    json_t *(*call_delta)(int index, int call, const char *name, const char *arguments);
 };
 
 /* A whole call: the request read and refused, or run and answered in the form it asks for. */

@@ -24,9 +24,10 @@ struct streaming {
     const struct tokenizer *tokenizer;
     char id[COMPLETION_ID_MAX];
     json_int_t created;
-    json_t *model;          /* owned string */
-    struct buf millm_model; /* as in the header */
-    int held_choice;        /* whose reason is held back; -1: none */
+    json_t *model;                 /* owned string */
+    struct buf millm_model;        /* as in the header */
+    int n_calls[CHAT_CHOICES_MAX]; /* of each choice so far */
+    int held_choice;               /* whose reason is held back; -1: none */
     enum chat_finish held_reason;
 };
 
@@ -77,6 +78,13 @@ static void on_piece(void *arg, int choice, const char *text, size_t len,
 
     send_json(s,
               chunk(s, s->form->delta(s->ask, s->tokenizer, choice, text, len, tokens, n_tokens)));
+}
+
+static void on_call(void *arg, int choice, const char *name, const char *arguments)
+{
+    struct streaming *s = arg;
+
+    send_json(s, chunk(s, s->form->call_delta(choice, s->n_calls[choice]++, name, arguments)));
 }
 
 static void send_held(struct streaming *s, const struct chat_usage *usage)
@@ -130,8 +138,11 @@ void answer_stream(struct ask *a, const struct answer_form *form)
 {
     struct streaming s = {
         .ask = a, .form = form, .created = (json_int_t)time(NULL), .held_choice = -1};
-    struct chat_sink sink = {
-        .arg = &s, .started = on_started, .piece = on_piece, .finished = on_finished};
+    struct chat_sink sink = {.arg = &s,
+                             .started = on_started,
+                             .piece = on_piece,
+                             .call = on_call,
+                             .finished = on_finished};
     struct chat_usage usage;
     struct refusal r = {0};
     int rc;

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "engine/served.h"
+#include "generate/grammar.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/batches.h"
@@ -133,6 +134,7 @@ void ask_release(struct ask *a)
     refusal_clear(&a->problems.first);
     json_decref(a->body);
     json_decref(a->owned);
+    grammar_unref(a->grammar);
     json_decref(a->ignored);
     arena_release(&a->arena);
 }

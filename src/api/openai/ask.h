@@ -31,8 +31,9 @@ struct ask {
     struct chat_job job;
     struct embed_job embed; /* ask_parse_embedding */
     struct arena arena;
-    json_t *owned;   /* array: what the job borrows and the body does not hold */
-    json_t *ignored; /* array of locations */
+    json_t *owned;           /* array: what the job borrows and the body does not hold */
+    struct grammar *grammar; /* owned: job.grammar, or NULL */
+    json_t *ignored;         /* array of locations */
     struct problems problems;
     bool stream, include_usage;
     bool logprobs;  /* wanted in the answer */
@@ -64,6 +65,13 @@ void problem(struct ask *a, enum refusal_code code, const char *param, const cha
 /* The path of a field, kept as long as the ask. */
 const char *ask_path(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ask_ignore(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ask_tools.c: tools, tool_choice, parallel_tool_calls; and tool_calls of a message as templates
+ * take them (owned). */
+void ask_tools(struct ask *a);
+json_t *ask_message_calls(struct ask *a, const char *path, const json_t *list);
+/* ask_format.c: response_format. After ask_tools. */
+void ask_response_format(struct ask *a);
 
 /* fields.c: the tables. */
 struct known_field;

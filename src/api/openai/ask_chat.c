@@ -54,11 +54,23 @@ done:
     return joined;
 }
 
+/* A message that makes calls may say nothing beside them; templates print that as no text. */
+static bool only_calls(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+
+    return (!content || json_is_null(content)) && role && strcmp(role, "assistant") == 0 &&
+           json_array_size(json_object_get(message, "tool_calls")) > 0;
+}
+
 static json_t *read_content(struct ask *a, const char *path, const json_t *message)
 {
     const json_t *content = json_object_get(message, "content");
     const char *where;
 
+    if (only_calls(message))
+        return json_string("");
     if (json_is_string(content))
         return json_copy((json_t *)content);
     if (json_is_array(content) && json_array_size(content))
@@ -69,14 +81,34 @@ static json_t *read_content(struct ask *a, const char *path, const json_t *messa
     return NULL;
 }
 
-static void refuse_calls(struct ask *a, const char *path, const char *key, const json_t *v)
+/* The older form of calls. */
+static void refuse_function_call(struct ask *a, const char *path, const json_t *v)
 {
     const char *where;
 
-    where = ask_path(a, "%s.%s", path, key);
-    if (!json_is_null(v) && !(json_is_array(v) && json_array_size(v) == 0))
+    where = ask_path(a, "%s.function_call", path);
+    if (!json_is_null(v))
         problem(a, REFUSAL_V1_FIELD_NOT_HONOURED, where,
-                "%s: tool calls cannot be honoured by this server.", where);
+                "%s cannot be honoured by this server; send tool_calls.", where);
+}
+
+static void take_calls(struct ask *a, const char *path, const json_t *v, json_t *out)
+{
+    json_t *calls = json_is_null(v) ? json_array() : ask_message_calls(a, path, v);
+
+    if (json_array_size(calls) > 0)
+        json_object_set(out, "tool_calls", calls);
+    json_decref(calls);
+}
+
+/* Keys that templates know, passed on where they are strings: the name of a tool beside its result.
+ */
+static bool is_passed_on(const char *key, const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return strcmp(key, "reasoning_content") == 0 || strcmp(key, "tool_call_id") == 0 ||
+           (strcmp(key, "name") == 0 && role && strcmp(role, "tool") == 0);
 }
 
 /* Keys beside role and content: passed on, refused, or reported. */
@@ -88,9 +120,11 @@ static void read_other_keys(struct ask *a, const char *path, const json_t *messa
     json_object_foreach ((json_t *)message, key, v) {
         if (strcmp(key, "role") == 0 || strcmp(key, "content") == 0)
             continue;
-        if (strcmp(key, "tool_calls") == 0 || strcmp(key, "function_call") == 0)
-            refuse_calls(a, path, key, v);
-        else if (strcmp(key, "reasoning_content") == 0 || strcmp(key, "tool_call_id") == 0) {
+        if (strcmp(key, "tool_calls") == 0)
+            take_calls(a, path, v, out);
+        else if (strcmp(key, "function_call") == 0)
+            refuse_function_call(a, path, v);
+        else if (is_passed_on(key, message)) {
             if (json_is_string(v))
                 json_object_set(out, key, v);
             else if (!json_is_null(v))
@@ -227,6 +261,8 @@ int ask_parse_chat(struct ask *a, struct refusal *r)
     ask_common(a, ON_CHAT);
     parse_conversations(a);
     parse_kwargs(a);
+    ask_tools(a);
+    ask_response_format(a);
     if (a->job.top_logprobs >= 0 && !a->logprobs)
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "top_logprobs",
                 "top_logprobs needs \"logprobs\": true.");

@@ -222,6 +222,9 @@ void ask_scoring_rules(struct ask *a)
     if (a->stream)
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "stream",
                 "A request that scores one token cannot be streamed.");
+    if (job->grammar || job->tools.choice == TOOL_CHOICE_REQUIRED)
+        problem(a, REFUSAL_V1_INVALID_PARAMETER, job->grammar ? "response_format" : "tool_choice",
+                "A request that scores one token asks for no form of the answer.");
     if (job->temperature > 0 && job->temperature < 0.001f)
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "temperature",
                 "To score a token, temperature must be 0 or at least 0.001.");

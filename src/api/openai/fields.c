@@ -153,11 +153,11 @@ static const struct refused_field {
     int where;
     bool (*neutral)(const json_t *v);
 } refused[] = {
-    {"tools", BOTH, is_empty},
-    {"tool_choice", BOTH, is_no_choice},
+    {"tools", ON_COMPLETIONS, is_empty},
+    {"tool_choice", ON_COMPLETIONS, is_no_choice},
     {"functions", BOTH, is_empty},
     {"function_call", BOTH, is_no_choice},
-    {"response_format", BOTH, is_text_format},
+    {"response_format", ON_COMPLETIONS, is_text_format},
     {"suffix", ON_COMPLETIONS, is_empty},
     {"audio", BOTH, never},
     {"modalities", BOTH, is_only_text},
@@ -197,6 +197,10 @@ static const struct {
     {"messages", ON_CHAT},
     {"extra_messages", ON_CHAT},
     {"chat_template_kwargs", ON_CHAT},
+    {"tools", ON_CHAT},
+    {"tool_choice", ON_CHAT},
+    {"parallel_tool_calls", ON_CHAT},
+    {"response_format", ON_CHAT},
     {"prompt", ON_COMPLETIONS},
     {"max_tokens", BOTH},
     {"max_completion_tokens", BOTH},

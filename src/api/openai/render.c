@@ -14,7 +14,19 @@ void make_completion_id(const char *prefix, char out[COMPLETION_ID_MAX])
 
 const char *finish_word(enum chat_finish f)
 {
-    return f == CHAT_LENGTH ? "length" : "stop";
+    static const char *const words[] = {
+        [CHAT_STOP] = "stop", [CHAT_LENGTH] = "length", [CHAT_TOOL_CALLS] = "tool_calls"};
+
+    return words[f];
+}
+
+json_t *tool_call_object(const char *name, const char *arguments)
+{
+    char id[COMPLETION_ID_MAX];
+
+    make_completion_id("call_", id);
+    return json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function", "function", "name",
+                     name, "arguments", arguments);
 }
 
 json_t *usage_object(const struct chat_usage *u)

@@ -237,6 +237,84 @@ static void patterns_hold_for_the_text_behind_the_escapes(void **state)
     CHECK(list);
 }
 
+/* Two tools: one without arguments, one with; in the form given. */
+static struct grammar *call_grammar(const struct grammar_call_form *form, bool several)
+{
+    static const char text[] =
+        "{\"type\": \"object\", \"properties\": {\"unit\": {\"enum\": [\"c\", "
+        "\"f\"]}, \"now\": {\"type\": \"boolean\"}}, \"required\": [\"unit\"]}";
+    struct err e = {0};
+    json_t *schema = json_parse(text, strlen(text), &e);
+    struct grammar_tool tools[] = {{"get_time", NULL}, {"get_weather", schema}};
+    struct grammar *g = grammar_calls(form, tools, 2, several, &e);
+
+    if (!g)
+        fail_msg("%s (%s)", e.msg, e.detail);
+    json_decref(schema);
+    return g;
+}
+
+static void check_calls(const struct grammar_call_form *form, bool several, const char *const *good,
+                        const char *const *bad)
+{
+    struct token_trie *trie = open_trie(MODELS "tiny-qwen3");
+    struct grammar *g = call_grammar(form, several);
+
+    for (; *good; good++)
+        if (!fits(g, trie, *good))
+            fail_msg("refused: %s", *good);
+    for (; *bad; bad++)
+        if (fits(g, trie, *bad))
+            fail_msg("taken: %s", *bad);
+    grammar_unref(g);
+    token_trie_unref(trie);
+}
+
+static void calls_are_written_in_the_form_of_the_family(void **state)
+{
+    static const struct grammar_call_form tagged = {.open = "",
+                                                    .close = "",
+                                                    .before = "<t>{\"name\": \"",
+                                                    .between = "\", \"arguments\": ",
+                                                    .after = "}</t>",
+                                                    .separator = "\n"};
+    static const struct grammar_call_form python = {.open = "[",
+                                                    .close = "]",
+                                                    .before = "",
+                                                    .between = "(",
+                                                    .after = ")",
+                                                    .separator = ", ",
+                                                    .keywords = true};
+    static const char *const good[] = {
+        "<t>{\"name\": \"get_time\", \"arguments\": {}}</t>",
+        "<t>{\"name\": \"get_weather\", \"arguments\": {\"unit\": \"f\", \"now\": true}}</t>",
+        NULL};
+    static const char *const bad[] = {"<t>{\"name\": \"get\", \"arguments\": {}}</t>",
+                                      "<t>{\"name\": \"get_weather\", \"arguments\": {}}</t>",
+                                      "<t>{\"name\": \"get_time\", \"arguments\": {\"a\": 1}}</t>",
+                                      "", NULL};
+    static const char *const two[] = {
+        "<t>{\"name\": \"get_time\", \"arguments\": {}}</t>\n<t>{\"name\": "
+        "\"get_time\", \"arguments\": {}}</t>",
+        NULL};
+    static const char *const good_python[] = {"[get_time()]", "[get_weather(unit=\"c\")]",
+                                              "[get_weather(unit=\"c\", now=True), get_time()]",
+                                              NULL};
+    static const char *const bad_python[] = {"[]",
+                                             "[get_weather()]",
+                                             "[get_weather(unit=\"x\")]",
+                                             "[get_weather(unit=\"c\",)]",
+                                             "[get_time(), ]",
+                                             "[get_weather(unit=\"c\", now=true)]",
+                                             NULL};
+
+    (void)state;
+    check_calls(&tagged, false, good, bad);
+    check_calls(&tagged, false, good, two);
+    check_calls(&tagged, true, two, bad);
+    check_calls(&python, true, good_python, bad_python);
+}
+
 static void what_is_not_understood_is_refused_with_its_place(void **state)
 {
     static const char *const list[][3] = {
@@ -294,6 +372,7 @@ int main(void)
         cmocka_unit_test(alternatives_and_references_may_nest),
         cmocka_unit_test(numbers_stay_between_their_bounds),
         cmocka_unit_test(patterns_hold_for_the_text_behind_the_escapes),
+        cmocka_unit_test(calls_are_written_in_the_form_of_the_family),
         cmocka_unit_test(what_is_not_understood_is_refused_with_its_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -263,6 +263,39 @@ static void special_tokens_stand_nowhere_and_the_end_only_at_the_end(void **stat
     token_trie_unref(trie);
 }
 
+/* LFM2's marks are tokens of their own; no bytes spell them, that of their sign least of all. */
+static void a_special_token_that_is_named_stands_alone(void **state)
+{
+    static const struct grammar_call_form form = {.open = "\xff<|tool_call_start|>[",
+                                                  .close = "]\xff<|tool_call_end|>",
+                                                  .before = "",
+                                                  .between = "(",
+                                                  .after = ")",
+                                                  .keywords = true};
+    static const struct grammar_tool tool = {"f", NULL};
+    struct token_trie *trie = open_trie(MODELS "tiny-lfm2");
+    struct err e = {0};
+    struct grammar *g = grammar_calls(&form, &tool, 1, false, &e);
+    struct answer a;
+
+    (void)state;
+    assert_non_null(g);
+    for (uint64_t stream = 0; stream < 20; stream++) {
+        start_answer(&a, g, trie);
+        while (!grammar_run_is_over(a.run)) {
+            find_mask(&a);
+            take(&a, draw(&a, stream));
+        }
+        assert_string_equal(buf_str(&a.text), "<|tool_call_start|>[f()]<|tool_call_end|>");
+        assert_int_equal(a.tokens[0], tokenizer_find(trie->tokenizer, "<|tool_call_start|>", 19));
+        assert_int_equal(a.tokens[a.n - 1],
+                         tokenizer_find(trie->tokenizer, "<|tool_call_end|>", 17));
+        end_answer(&a);
+    }
+    grammar_unref(g);
+    token_trie_unref(trie);
+}
+
 static void two_answers_share_masks_and_nothing_else(void **state)
 {
     struct token_trie *trie = open_trie(MODELS "tiny-lfm2");
@@ -300,6 +333,7 @@ int main(void)
         cmocka_unit_test(any_walk_through_the_masks_ends_as_json_that_fits),
         cmocka_unit_test(nesting_is_bounded_and_never_gets_stuck),
         cmocka_unit_test(special_tokens_stand_nowhere_and_the_end_only_at_the_end),
+        cmocka_unit_test(a_special_token_that_is_named_stands_alone),
         cmocka_unit_test(two_answers_share_masks_and_nothing_else),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
