@@ -3,7 +3,7 @@
 # packages.sh install build|test: installs what is missing (as root), or says the command for it.
 set -eu
 build="gcc make pkg-config libc6-dev libmicrohttpd-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev
-libutf8proc-dev libseccomp-dev libcurl4-openssl-dev python3 python3-jinja2 python3-numpy libopenblas0-pthread python3-pip python3-venv curl ca-certificates"
+libutf8proc-dev libseccomp-dev libcurl4-openssl-dev libzstd-dev python3 python3-jinja2 python3-numpy libopenblas0-pthread python3-pip python3-venv curl ca-certificates"
 test="$build libcmocka-dev python3-pytest strace jq clang libclang-rt-14-dev cppcheck clang-tidy mandoc git procps"
 
 list() {

@@ -93,13 +93,13 @@ void api_match_route(const struct api_route *table, size_t n, const char *method
     }
 }
 
-bool api_pattern_fits(const char *pattern, const char *raw_path, struct api_match *out)
+bool api_pattern_fits(const char *pattern, const char *raw_path, struct api_match *out,
+                      const char **rest)
 {
-    const char *rest;
     int64_t id;
 
     *out = (struct api_match){0};
-    return fits(pattern, raw_path, &id, &rest, out->key);
+    return fits(pattern, raw_path, &id, rest, out->key);
 }
 
 size_t api_body_limit(enum api_body_class c)

@@ -36,8 +36,10 @@ struct api_match {
 void api_match_route(const struct api_route *table, size_t n, const char *method,
                      const char *raw_path, struct api_match *out);
 
-/* One pattern alone: of *out only key is set. */
-bool api_pattern_fits(const char *pattern, const char *raw_path, struct api_match *out);
+/* One pattern alone: of *out only key is set; *rest points into raw_path, NULL without {rest...}.
+ */
+bool api_pattern_fits(const char *pattern, const char *raw_path, struct api_match *out,
+                      const char **rest);
 
 const struct api_route *api_routes(size_t *n); /* the product's one table */
 size_t api_body_limit(enum api_body_class c);

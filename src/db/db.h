@@ -60,8 +60,9 @@ bool db_is_null(const struct db_stmt *q, int column);
 void db_finish(struct db_stmt *q); /* a zeroed statement is allowed */
 
 /* A whole statement in one call. `types` has a letter for each parameter: i int64_t, t const char *
- * (NULL binds null). db_run takes and gives back the lock; db_query takes it, and db_query_end,
- * which must follow also a failure, gives it back. */
+ * (NULL binds null); those that the statement has no parameter for are left out. db_run takes and
+ * gives back the lock; db_query takes it, and db_query_end, which must follow also a failure, gives
+ * it back. */
 int db_run(struct db *d, struct err *e, const char *sql, const char *types, ...);
 int db_query(struct db_stmt *q, struct db *d, struct err *e, const char *sql, const char *types,
              ...);

@@ -1,4 +1,5 @@
 /* db/run.c - whole statements in one call. */
+#include <sqlite3.h>
 #include <stdarg.h>
 
 #include "base/err.h"
@@ -6,7 +7,9 @@
 
 static void bind_all(struct db_stmt *q, const char *types, va_list args)
 {
-    for (; *types; types++) {
+    int most = sqlite3_bind_parameter_count(q->stmt);
+
+    for (; *types && q->bound < most; types++) {
         if (*types == 'i')
             db_bind_int(q, va_arg(args, int64_t));
         else

@@ -86,7 +86,7 @@ static void send_file(struct api_call *call, struct weaver_call *c)
 /* ---- finding the row ---- */
 
 const struct weaver_route *weaver_match(const char *method, const char *raw_path, char key[65],
-                                        char allow[64])
+                                        const char **rest, char allow[64])
 {
     size_t n;
     const struct weaver_route *rows = weaver_routes(&n);
@@ -96,7 +96,7 @@ const struct weaver_route *weaver_match(const char *method, const char *raw_path
     if (strcmp(method, "HEAD") == 0)
         method = "GET";
     for (size_t i = 0; i < n; i++) {
-        if (!api_pattern_fits(rows[i].pattern, raw_path, &m))
+        if (!api_pattern_fits(rows[i].pattern, raw_path, &m, rest))
             continue;
         if (strcmp(rows[i].method, method) == 0) {
             memcpy(key, m.key, sizeof m.key);
@@ -145,6 +145,14 @@ static int check_key(struct api_call *call, const struct weaver_route *route, co
 }
 
 /* ---- the call ---- */
+
+/* What the address and the key say. */
+struct asked {
+    const struct weaver_route *route;
+    const char *owner;
+    char key[65];
+    const char *rest; /* or NULL */
+};
 
 static json_t *query_object(const struct http_req *req)
 {
@@ -204,28 +212,27 @@ static int run(struct api_call *call, const struct weaver_route *route, struct w
     return status;
 }
 
-static struct weaver_call new_call(struct api_call *call, const struct weaver_route *route,
-                                   const char *owner, const char *key)
+static struct weaver_call new_call(struct api_call *call, const struct asked *a)
 {
-    return (struct weaver_call){.owner = owner,
-                                .key = key,
+    return (struct weaver_call){.owner = a->owner,
+                                .key = a->key,
+                                .rest = a->rest ? a->rest : "",
                                 .range = http_req_header(call->req, "Range"),
                                 .gone = http_req_gone(call->req),
-                                .status = route->status,
+                                .status = a->route->status,
                                 .file = -1};
 }
 
-static void answer(struct api_call *call, const struct weaver_route *route, const char *owner,
-                   const char *key, struct buf *text, int *status)
+static void answer(struct api_call *call, const struct asked *a, struct buf *text, int *status)
 {
-    struct weaver_call c = new_call(call, route, owner, key);
+    struct weaver_call c = new_call(call, a);
     struct buf origin = {0};
     json_t *query = query_object(call->req);
 
     origin_of(call, &origin);
     c.query = query;
     c.origin = buf_str(&origin);
-    *status = run(call, route, &c, text);
+    *status = run(call, a->route, &c, text);
     if (c.file >= 0)
         send_file(call, &c);
     else if (!text->len && !text->failed)
@@ -235,18 +242,18 @@ static void answer(struct api_call *call, const struct weaver_route *route, cons
 }
 
 /* A request that changes something, with a trace: its answer is kept. */
-static void answer_once(struct api_call *call, const struct weaver_route *route, const char *owner,
-                        const char *key, const char *trace, struct buf *text, int *status)
+static void answer_once(struct api_call *call, const struct asked *a, const char *trace,
+                        struct buf *text, int *status)
 {
     struct weaver *w = call->api->service->weaver;
     struct buf name = {0};
     struct w_answer *first;
     struct refusal r = {0};
 
-    buf_printf(&name, "%s %s %s %s", call->req->method, call->req->raw_path, trace, owner);
+    buf_printf(&name, "%s %s %s %s", call->req->method, call->req->raw_path, trace, a->owner);
     first = w_answer_take(w, buf_str(&name), status, text);
     if (first) {
-        answer(call, route, owner, key, text, status);
+        answer(call, a, text, status);
         w_answer_keep(w, first, *status, text);
     } else if (*status == 0) {
         refuse(&r, REFUSAL_W_BUSY, "The same request is still being worked on.");
@@ -258,27 +265,25 @@ static void answer_once(struct api_call *call, const struct weaver_route *route,
 
 void weaver_face(struct api_call *call)
 {
-    const char *owner, *trace = http_req_header(call->req, "traceparent");
-    char key[65], allow[64];
-    const struct weaver_route *route =
-        weaver_match(call->req->method, call->req->raw_path, key, allow);
+    const char *trace = http_req_header(call->req, "traceparent");
+    struct asked a = {0};
+    char allow[64];
     struct refusal r = {0};
     struct buf text = {0};
     int status = 0;
 
-    if (check_key(call, route, &owner, &r) < 0 || (!route && no_route(call, allow, &r) < 0)) {
+    a.route = weaver_match(call->req->method, call->req->raw_path, a.key, &a.rest, allow);
+    if (check_key(call, a.route, &a.owner, &r) < 0 || (!a.route && no_route(call, allow, &r) < 0)) {
         send_refusal(call, &r);
         refusal_clear(&r);
         return;
     }
-    if (trace && strcmp(route->method, "GET") != 0)
-        answer_once(call, route, owner, key, trace, &text, &status);
+    if (trace && strcmp(a.route->method, "GET") != 0)
+        answer_once(call, &a, trace, &text, &status);
     else
-        answer(call, route, owner, key, &text, &status);
+        answer(call, &a, &text, &status);
     if (text.len || text.failed)
         send(call, status, &text);
-    else if (status == 204)
-        http_resp_status(call->resp, 204);
     buf_release(&text);
 }
 
@@ -287,7 +292,8 @@ void weaver_face(struct api_call *call)
 size_t weaver_body_limit(const struct api *api, const char *method, const char *raw_path)
 {
     char key[65], allow[64];
-    const struct weaver_route *route = weaver_match(method, raw_path, key, allow);
+    const char *rest;
+    const struct weaver_route *route = weaver_match(method, raw_path, key, &rest, allow);
     const size_t form = 32 << 20; /* manifest and boundaries around the pack */
 
     if (!route || route->body != WEAVER_TENSORS)

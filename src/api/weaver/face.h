@@ -33,7 +33,7 @@ api_fn weaver_face; /* every method of /api/v1/{rest...} */
 /* The row, or NULL with the methods of this path in allow (may be ""). key: at most 64 characters,
  * "" when there is none or it is longer. */
 const struct weaver_route *weaver_match(const char *method, const char *raw_path, char key[65],
-                                        char allow[64]);
+                                        const char **rest, char allow[64]);
 size_t weaver_body_limit(const struct api *api, const char *method, const char *raw_path);
 void weaver_refuse(const struct http_refusal_facts *f, struct buf *body); /* of the server itself */
 

@@ -16,6 +16,7 @@ struct db;
 struct image_cache;
 struct w_op;
 struct w_run;
+struct sample_op;
 struct w_sampler;
 
 struct weaver {
@@ -45,7 +46,8 @@ struct weaver {
     bool finisher_stops;
     int64_t next_sweep_ns;
 
-    struct w_op *sample_queue; /* not begun */
+    struct w_op *sample_queue;  /* not begun, linked by next_ended */
+    struct sample_op *sampling; /* in the engine */
     int samplers_running;
 };
 

@@ -53,7 +53,7 @@ int w_op_begin(struct weaver *w, struct w_op *op, struct refusal *r)
 {
     char *metadata = op->metadata ? w_dump(op->metadata) : NULL;
     struct err e = {0};
-    int rc = uuid_new(op->id, &e);
+    int rc = *op->id ? 0 : uuid_new(op->id, &e);
 
     if (rc == 0)
         rc = db_run(w->ops, &e,

@@ -16,8 +16,15 @@
 #include "db/db.h"
 #include "service/service.h"
 #include "service/weaver/answers.h"
+#include "service/weaver/artifacts.h"
+#include "service/weaver/ckpt.h"
+#include "service/weaver/ckpt_files.h"
+#include "service/weaver/images.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/operations.h"
+#include "service/weaver/runs.h"
+#include "service/weaver/samplers.h"
+#include "service/weaver/samples.h"
 
 static const int64_t sweep_every_ns = 2000000000, tick_ns = 200000000;
 
@@ -76,6 +83,10 @@ static void sweep(struct weaver *w)
     w->next_sweep_ns = now + sweep_every_ns;
     w_answers_sweep(w);
     w_ops_sweep(w);
+    w_ckpts_sweep(w);
+    w_artifacts_sweep(w);
+    w_samplers_sweep(w);
+    images_sweep(w->images);
 }
 
 static void *finisher(void *arg)
@@ -86,10 +97,13 @@ static void *finisher(void *arg)
     while (!over) {
         struct w_op *op = take_ended(w, &over);
 
-        if (op)
+        if (op) {
             op->ended(w, op);
-        else
-            sweep(w);
+            continue;
+        }
+        w_runs_tick(w);
+        w_samples_pump(w);
+        sweep(w);
     }
     return NULL;
 }
@@ -148,7 +162,12 @@ struct weaver *weaver_open(struct service *s, struct err *e)
     }
     *w = (struct weaver){.s = s, .db = s->db, .root_fd = -1};
     init_locks(w);
-    if (open_operations(w, e) < 0 || open_root(w, e) < 0 || w_ops_restart(w, e) < 0)
+    if (open_operations(w, e) < 0 || open_root(w, e) < 0 || w_ops_restart(w, e) < 0 ||
+        w_ckpts_restart(w, e) < 0 || w_artifacts_restart(w, e) < 0)
+        goto fail;
+    ckpt_files_clean(w);
+    w->images = images_new(s, e);
+    if (!w->images)
         goto fail;
     if (RAND_bytes(w->link_key, sizeof w->link_key) != 1) {
         err_set(e, ERR_IO, "no random bytes");
@@ -171,12 +190,27 @@ void weaver_stop(struct weaver *w)
     w->stopping = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
+    w_samples_end(w);
+    w_runs_end_all(w);
+}
+
+/* Cancelled ones still tell their last event. */
+static void wait_samples(struct weaver *w)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->samplers_running > 0) {
+        struct timespec until = soon();
+
+        pthread_cond_timedwait(&w->changed, &w->lock, &until);
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
 static void stop_finisher(struct weaver *w)
 {
     if (!w->has_finisher)
         return;
+    wait_samples(w);
     pthread_mutex_lock(&w->ended_lock);
     w->finisher_stops = true;
     pthread_cond_signal(&w->ended_came);
@@ -189,6 +223,8 @@ void weaver_close(struct weaver *w)
     if (!w)
         return;
     stop_finisher(w);
+    w_samplers_free(w);
+    images_free(w->images);
     fs_close(w->root_fd);
     db_close(w->ops);
     pthread_mutex_destroy(&w->lock);

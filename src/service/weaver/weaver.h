@@ -32,6 +32,7 @@ enum {
 struct weaver_call {
     const char *owner;   /* identity of the key */
     const char *key;     /* the id in the path, "" without one */
+    const char *rest;    /* what follows it, "" without one */
     const json_t *body;  /* an object; {} when there was none */
     const json_t *query; /* an object of strings */
     const void *pack;    /* tensor pack beside the body, or NULL */

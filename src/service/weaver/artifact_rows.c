@@ -1,0 +1,178 @@
+#include "service/weaver/artifact_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "db/db.h"
+#include "service/times.h"
+#include "service/weaver/impl.h"
+
+static const char columns[] = "id, checkpoint_id, model_id, uri, kind, status, owner, operation_id,"
+                              " size_bytes, manifest, error, ttl_s, expires_ms, created_ms,"
+                              " updated_ms";
+
+int w_artifact_insert(struct weaver *w, const struct w_artifact *a, struct err *e)
+{
+    return db_run(w->db, e,
+                  "INSERT INTO weaver_artifacts (id, checkpoint_id, model_id, uri, kind, status,"
+                  " owner, operation_id, ttl_s, expires_ms, created_ms, updated_ms)"
+                  " VALUES (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), nullif(?, 0), ?, ?)",
+                  "ttttttttiiii", a->id, a->checkpoint_id, a->model_id, a->uri, a->kind, a->status,
+                  a->owner, a->operation_id, a->ttl_s, a->expires_ms, a->created_ms, a->updated_ms);
+}
+
+int w_artifact_update(struct weaver *w, const struct w_artifact *a, struct err *e)
+{
+    char *manifest = a->manifest ? w_dump(a->manifest) : NULL;
+    int rc = db_run(w->db, e,
+                    "UPDATE weaver_artifacts SET status = ?, size_bytes = ?, manifest = ?,"
+                    " error = nullif(?, ''), updated_ms = ? WHERE id = ?",
+                    "tittit", a->status, a->size_bytes, manifest, a->error, a->updated_ms, a->id);
+
+    free(manifest);
+    return rc;
+}
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    str_copy(to, size, from ? from : "");
+}
+
+static void read_row(const struct db_stmt *q, struct w_artifact *a)
+{
+    *a = (struct w_artifact){.size_bytes = db_int(q, 8),
+                             .manifest = db_is_null(q, 9) ? NULL : w_parse(db_text(q, 9)),
+                             .ttl_s = db_int(q, 11),
+                             .expires_ms = db_int(q, 12),
+                             .created_ms = db_int(q, 13),
+                             .updated_ms = db_int(q, 14)};
+    copy_text(a->id, sizeof a->id, db_text(q, 0));
+    copy_text(a->checkpoint_id, sizeof a->checkpoint_id, db_text(q, 1));
+    copy_text(a->model_id, sizeof a->model_id, db_text(q, 2));
+    copy_text(a->uri, sizeof a->uri, db_text(q, 3));
+    copy_text(a->kind, sizeof a->kind, db_text(q, 4));
+    copy_text(a->status, sizeof a->status, db_text(q, 5));
+    copy_text(a->owner, sizeof a->owner, db_text(q, 6));
+    copy_text(a->operation_id, sizeof a->operation_id, db_text(q, 7));
+    copy_text(a->error, sizeof a->error, db_text(q, 10));
+}
+
+/* `where` may use ?1, ?2 (now) and ?3. */
+static int query(struct weaver *w, struct db_stmt *q, const char *where, const char *a,
+                 const char *b, struct err *e)
+{
+    struct buf sql = {0};
+    int rc;
+
+    buf_printf(&sql, "SELECT %s FROM weaver_artifacts WHERE %s", columns, where);
+    rc = db_query(q, w->db, e, buf_str(&sql), "tit", a, clock_wall_ms(), b);
+    buf_release(&sql);
+    return rc;
+}
+
+static int find_row(struct weaver *w, const char *where, const char *a, const char *b,
+                    struct w_artifact *out, struct err *e)
+{
+    struct db_stmt q;
+    int rc = query(w, &q, where, a, b, e);
+
+    if (rc == 0)
+        rc = db_step(&q, e);
+    if (rc > 0)
+        read_row(&q, out);
+    db_query_end(&q, w->db);
+    return rc;
+}
+
+int w_artifact_find(struct weaver *w, const char *id, struct w_artifact *out, struct refusal *r)
+{
+    struct err e = {0};
+    int rc = find_row(w,
+                      "id = ?1 AND status <> 'deleted' AND (expires_ms IS NULL OR"
+                      " expires_ms > ?2)",
+                      id, NULL, out, &e);
+
+    if (rc > 0)
+        return 0;
+    return rc < 0 ? w_refuse_err(r, &e)
+                  : refuse(r, REFUSAL_W_ARTIFACT_NOT_FOUND, "There is no artifact '%.64s'.", id);
+}
+
+int w_artifact_of(struct weaver *w, const char *checkpoint_id, const char *kind,
+                  struct w_artifact *out)
+{
+    struct err ignored = {0};
+
+    return find_row(w,
+                    "checkpoint_id = ?1 AND kind = ?3 AND status = 'completed' AND"
+                    " (expires_ms IS NULL OR expires_ms > ?2) ORDER BY rowid DESC",
+                    checkpoint_id, kind, out, &ignored) > 0;
+}
+
+int w_artifact_each(struct weaver *w, const char *where, const char *arg,
+                    int (*fn)(void *arg, const struct w_artifact *a), void *fn_arg, struct err *e)
+{
+    struct w_artifact *all = NULL, *grown;
+    struct db_stmt q;
+    int n = 0, rc = query(w, &q, where, arg, NULL, e);
+
+    while (rc == 0 && (rc = db_step(&q, e)) > 0) {
+        grown = realloc(all, (size_t)(n + 1) * sizeof *grown);
+        if (!grown) {
+            rc = err_nomem(e);
+            break;
+        }
+        all = grown;
+        read_row(&q, &all[n++]);
+        rc = 0;
+    }
+    db_query_end(&q, w->db);
+    for (int i = 0; i < n; i++) {
+        if (rc == 0)
+            rc = fn(fn_arg, &all[i]);
+        json_decref(all[i].manifest);
+    }
+    free(all);
+    return rc;
+}
+
+json_t *w_artifact_object(const struct w_artifact *a)
+{
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "id", a->id, "checkpoint_id",
+                  a->checkpoint_id, "model_id", a->model_id, "kind", a->kind, "status", a->status,
+                  "uri", a->uri, "owner", a->owner, "size_bytes", (json_int_t)a->size_bytes);
+
+    if (!o)
+        return NULL;
+    json_object_set_new(o, "manifest", a->manifest ? json_incref(a->manifest) : json_object());
+    json_object_set_new(o, "error", json_text(a->error));
+    json_object_set_new(o, "ttl_seconds", a->ttl_s ? json_integer(a->ttl_s) : json_null());
+    json_object_set_new(o, "expires_at", json_time(a->expires_ms));
+    json_object_set_new(o, "created_at", json_time(a->created_ms));
+    json_object_set_new(o, "updated_at", json_time(a->updated_ms));
+    return o;
+}
+
+static int add_object(void *arg, const struct w_artifact *a)
+{
+    json_array_append_new(arg, w_artifact_object(a));
+    return 0;
+}
+
+json_t *w_artifact_objects(struct weaver *w, const char *checkpoint_id, struct err *e)
+{
+    json_t *items = json_array();
+
+    if (w_artifact_each(w,
+                        "checkpoint_id = ?1 AND status <> 'deleted' AND (expires_ms IS NULL OR"
+                        " expires_ms > ?2) ORDER BY rowid",
+                        checkpoint_id, add_object, items, e) == 0)
+        return items;
+    json_decref(items);
+    return NULL;
+}

@@ -1,0 +1,105 @@
+#include "service/weaver/bases.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "engine/image.h"
+#include "service/weaver/images.h"
+#include "service/weaver/impl.h"
+#include "store/catalogue.h"
+
+static int by_repository(struct weaver *w, const char *name, struct model_row *out)
+{
+    struct model_row *rows = NULL;
+    struct err ignored = {0};
+    int n = 0, rc = -1;
+
+    if (catalogue_list(w->db, &rows, &n, &ignored) < 0)
+        return -1;
+    for (int i = 0; i < n && rc < 0; i++)
+        if (rows[i].repo_id && strcmp(rows[i].repo_id, name) == 0) {
+            *out = rows[i];
+            rows[i] = (struct model_row){0};
+            rc = 0;
+        }
+    catalogue_list_release(rows, n);
+    return rc;
+}
+
+static int find(struct weaver *w, const char *name, struct model_row *out)
+{
+    struct err ignored = {0};
+
+    return catalogue_get_by_name(w->db, name, out, &ignored) == 0 ? 0 : by_repository(w, name, out);
+}
+
+/* "name:4096": the number, and where the colon is; NULL when there is no such suffix. */
+static const char *suffix_of(const char *name, int64_t *n)
+{
+    const char *colon = strrchr(name, ':');
+    char *end;
+    long long v;
+
+    if (!colon || colon == name)
+        return NULL;
+    v = strtoll(colon + 1, &end, 10);
+    if (end == colon + 1 || *end || v < 2 || v > INT32_MAX)
+        return NULL;
+    *n = v;
+    return colon;
+}
+
+int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64_t *max_tokens,
+                struct refusal *r)
+{
+    const char *colon;
+    int64_t n = 0;
+    char *cut;
+    int rc;
+
+    *max_tokens = 0;
+    if (find(w, name, row) == 0)
+        return 0;
+    colon = suffix_of(name, &n);
+    cut = colon ? strndup(name, (size_t)(colon - name)) : NULL;
+    rc = cut ? find(w, cut, row) : -1;
+    free(cut);
+    if (rc < 0)
+        return refuse(r, REFUSAL_W_BASE_MODEL_NOT_FOUND,
+                      "There is no model '%.200s' in the catalogue: register it, or take a name of "
+                      "/supported-models.",
+                      name);
+    *max_tokens = n;
+    return 0;
+}
+
+struct image *w_base_image(struct weaver *w, const struct model_row *row, struct refusal *r)
+{
+    struct err e = {0};
+    struct image *im = images_of_row(w->images, row, &e);
+
+    if (im)
+        return im;
+    if (e.code == ERR_NOMEM)
+        w_refuse_err(r, &e);
+    else
+        refuse(r, REFUSAL_W_BASE_MODEL_NOT_FOUND, "The files of '%.200s' cannot be used: %s",
+               row->name, e.msg);
+    return NULL;
+}
+
+struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *r)
+{
+    struct model_row row = {0};
+    struct image *im = NULL;
+    struct err e = {0};
+
+    if (catalogue_get(w->db, row_id, &row, &e) < 0)
+        refuse(r, REFUSAL_W_BASE_MODEL_NOT_FOUND,
+               "The base model of this checkpoint is not in the catalogue any more.");
+    else
+        im = w_base_image(w, &row, r);
+    model_row_release(&row);
+    return im;
+}

@@ -1,0 +1,19 @@
+/* service/weaver/bases.h - the base model that a client names: a catalogue row, by name or by
+ * repository id, with a longest sequence behind a colon if it likes. */
+#ifndef SERVICE_WEAVER_BASES_H
+#define SERVICE_WEAVER_BASES_H
+
+#include <stdint.h>
+
+struct image;
+struct model_row;
+struct refusal;
+struct weaver;
+
+/* The row (model_row_release), *max_tokens from the suffix or 0. base_model_not_found. */
+int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64_t *max_tokens,
+                struct refusal *r);
+/* Its weights, counted; NULL with out_of_memory, or base_model_not_found for damaged files. */
+struct image *w_base_image(struct weaver *w, const struct model_row *row, struct refusal *r);
+struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *r);
+#endif

@@ -1,0 +1,260 @@
+/* service/weaver/load.c - a checkpoint becomes the weights of a run.
+ *
+ * Everything that can refuse is decided when it is submitted. When its turn in the run has come, a
+ * job reads and verifies the files; what was verified is what the run gets. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/str.h"
+#include "engine/image.h"
+#include "model/adapter.h"
+#include "service/jobs.h"
+#include "service/service.h"
+#include "service/weaver/ckpt_files.h"
+#include "service/weaver/images.h"
+#include "service/weaver/impl.h"
+#include "service/weaver/models.h"
+#include "service/weaver/runs.h"
+
+/* ---- submitting ---- */
+
+static int check_shape(const struct w_run *run, const struct w_ckpt *k, struct refusal *r)
+{
+    const struct w_shape *a = &run->shape, *b = &k->shape;
+    const char *what = NULL;
+
+    if (run->row_id != k->row_id)
+        what = "base model";
+    else if (a->full != b->full)
+        what = "training mode";
+    else if (!a->full && a->rank != b->rank)
+        what = "rank";
+    else if (!a->full && (a->attn != b->attn || a->mlp != b->mlp || a->unembed != b->unembed))
+        what = "set of adapted modules";
+    if (!what)
+        return 0;
+    return refuse_with(r, REFUSAL_W_CHECKPOINT_INCOMPATIBLE,
+                       json_pack("{s:s, s:s}", "differs", what, "checkpoint_id", k->id),
+                       "The checkpoint has another %s than this model.", what);
+}
+
+/* Optimizer state continues bit for bit only under the numerics that made it. */
+static int check_numerics(struct weaver *w, const struct w_ckpt *k, struct refusal *r)
+{
+    struct err e = {0};
+    int fd = ckpt_files_dir(w, k->model_id, k->id, &e), rc = 0;
+    json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, &e);
+    const char *name = json_string_value(json_object_get(record, "numerics"));
+
+    if (!record)
+        rc = refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT, "The checkpoint cannot be read: %s", e.msg);
+    else if (name && strcmp(name, w_numerics(w)) != 0)
+        rc = refuse_with(r, REFUSAL_W_CHECKPOINT_INCOMPATIBLE,
+                         json_pack("{s:s, s:s, s:s}", "differs", "numerics", "checkpoint", name,
+                                   "server", w_numerics(w)),
+                         "The checkpoint was made under the numerics %s, this server runs %s: its "
+                         "optimizer state would not continue exactly. Set CAIRN_NUMERICS, or load "
+                         "the weights alone.",
+                         name, w_numerics(w));
+    json_decref(record);
+    fs_close(fd);
+    return rc;
+}
+
+static void begin_load(struct train_op *t);
+
+static int read_body(struct weaver *w, const json_t *body, const struct w_run *run,
+                     struct train_op *t, struct refusal *r)
+{
+    const char *ref = NULL;
+
+    if (w_str(body, "path", &ref, r) < 0 ||
+        w_flag(body, "include_optimizer", &t->include_optimizer, r) < 0)
+        return -1;
+    if (!ref || !*ref)
+        return refuse(r, REFUSAL_W_CHECKPOINT_NOT_FOUND,
+                      "path must be a weaver:// path or the id of a checkpoint.");
+    if (w_ckpt_find(w, ref, &t->ckpt, r) < 0 || check_shape(run, &t->ckpt, r) < 0)
+        return -1;
+    if (!t->include_optimizer)
+        return 0;
+    if (!t->ckpt.has_optimizer)
+        return refuse(r, REFUSAL_W_OPTIMIZER_STATE_MISSING,
+                      "The checkpoint has no optimizer state: save weight_and_optimizer, or load "
+                      "the weights alone.");
+    return check_numerics(w, &t->ckpt, r);
+}
+
+int weaver_load(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    struct w_run *run = w_run_revive(w, c->key, r);
+    struct train_op *t = run ? train_op_new(w, run, "load_checkpoint", c->owner, r) : NULL;
+
+    if (t && read_body(w, c->body, run, t, r) == 0 && w_ckpt_pin(w, t->ckpt.id, r) == 0) {
+        w_run_unref(run);
+        t->pinned = true;
+        t->engine.kind = RUN_LOAD;
+        t->begin = begin_load;
+        return w_run_submit(w, t, c, r);
+    }
+    train_op_unref(t);
+    w_run_unref(run);
+    return -1;
+}
+
+/* ---- reading ---- */
+
+static int read_optimizer(struct train_op *t, int dir_fd, const json_t *record, struct err *e)
+{
+    int64_t step = json_integer_value(json_object_get(record, "adam_step"));
+    int fd, rc;
+
+    if (!t->include_optimizer)
+        return 0;
+    if (ckpt_files_verify(dir_fd, record, "optimizer.safetensors", e) < 0)
+        return -1;
+    fd = fs_open_beneath(dir_fd, "optimizer.safetensors", O_RDONLY, 0, FS_LINKS_NONE, e);
+    if (fd < 0)
+        return -1;
+    t->engine.state = trainer_state_read(run_trainer(t->run->run), fd, step, e);
+    rc = t->engine.state ? 0 : -1;
+    fs_close(fd);
+    return rc;
+}
+
+static int read_weights(struct weaver *w, struct train_op *t, int dir_fd, const json_t *record,
+                        struct err *e)
+{
+    const char *sha;
+
+    if (!t->run->shape.full) {
+        t->engine.adapter = ckpt_files_adapter(w, &t->ckpt, t->run->base->files->config, e);
+        return t->engine.adapter ? 0 : -1;
+    }
+    sha = ckpt_record_sha(record, "model.safetensors");
+    if (!sha)
+        return err_set(e, ERR_FORMAT, "checkpoint.json does not name model.safetensors");
+    t->engine.image = images_of_dir(w->images, t->ckpt.id, dir_fd, sha, e);
+    return t->engine.image ? 0 : -1;
+}
+
+static int read_files(struct weaver *w, struct train_op *t, struct refusal *r)
+{
+    struct err e = {0};
+    int fd = ckpt_files_dir(w, t->ckpt.model_id, t->ckpt.id, &e), rc = -1;
+    json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, &e);
+
+    if (record && read_weights(w, t, fd, record, &e) == 0)
+        rc = read_optimizer(t, fd, record, &e);
+    json_decref(record);
+    fs_close(fd);
+    if (rc == 0)
+        return 0;
+    if (e.code == ERR_NOMEM || e.code == ERR_SPACE)
+        return w_refuse_err(r, &e);
+    return refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT, "The checkpoint cannot be used: %s", e.msg);
+}
+
+static void give_back(struct train_op *t)
+{
+    image_unref(t->engine.image);
+    adapter_unref(t->engine.adapter);
+    trainer_state_free(t->engine.state);
+    t->engine.image = NULL;
+    t->engine.adapter = NULL;
+    t->engine.state = NULL;
+}
+
+static void readers(struct train_op *t, int change)
+{
+    pthread_mutex_lock(&t->w->lock);
+    t->run->readers += change;
+    pthread_cond_broadcast(&t->w->changed);
+    pthread_mutex_unlock(&t->w->lock);
+}
+
+static bool closing(struct train_op *t)
+{
+    bool yes;
+
+    pthread_mutex_lock(&t->w->lock);
+    yes = t->run->closing;
+    pthread_mutex_unlock(&t->w->lock);
+    return yes;
+}
+
+static void load_job(void *arg)
+{
+    struct train_op *t = arg;
+    struct refusal r = {0};
+    struct w_ckpt still;
+    int rc = w_ckpt_find(t->w, t->ckpt.id, &still, &r);
+
+    if (rc == 0)
+        rc = read_files(t->w, t, &r);
+    if (rc == 0 && closing(t))
+        rc = refuse(&r, REFUSAL_W_MODEL_TERMINATED, "The model was terminated.");
+    if (rc == 0) {
+        w_run_give_load(t);
+        readers(t, -1);
+        return;
+    }
+    give_back(t);
+    readers(t, -1);
+    w_run_load_over(t);
+    w_ckpt_unpin(t->w, t->ckpt.id);
+    w_op_fail(t->w, &t->op, &r);
+    train_op_unref(t);
+}
+
+/* w->lock held. */
+static void begin_load(struct train_op *t)
+{
+    struct err e = {0};
+
+    t->run->readers++;
+    if (jobs_start(t->w->s->jobs, load_job, t, &e) == 0)
+        return;
+    t->run->readers--;
+    t->outcome = RUN_FAILED;
+    t->err = e;
+    w_op_engine_done(t->w, &t->op);
+}
+
+/* ---- the end ---- */
+
+static void remember_parent(struct weaver *w, struct train_op *t)
+{
+    struct buf path = {0};
+
+    w_ckpt_path(&t->ckpt, &path);
+    pthread_mutex_lock(&w->lock);
+    str_copy(t->run->parent, sizeof t->run->parent, buf_str(&path));
+    pthread_mutex_unlock(&w->lock);
+    buf_release(&path);
+}
+
+void w_load_ended(struct weaver *w, struct train_op *t)
+{
+    struct refusal r = {0};
+    struct buf path = {0};
+
+    w_ckpt_unpin(w, t->ckpt.id);
+    if (t->outcome != RUN_OK) {
+        w_train_outcome(t, &r);
+        w_op_fail(w, &t->op, &r);
+    } else {
+        remember_parent(w, t);
+        w_ckpt_path(&t->ckpt, &path);
+        w_op_done_json(w, &t->op,
+                       json_pack("{s:s, s:s, s:b, s:I}", "path", buf_str(&path), "checkpoint_id",
+                                 t->ckpt.id, "include_optimizer", t->include_optimizer, "step",
+                                 (json_int_t)t->step_now));
+        buf_release(&path);
+    }
+    train_op_unref(t);
+}

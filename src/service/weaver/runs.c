@@ -1,0 +1,405 @@
+#include "service/weaver/runs.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "db/db.h"
+#include "engine/engine.h"
+#include "engine/image.h"
+#include "model/config.h"
+#include "service/service.h"
+#include "service/weaver/bases.h"
+#include "service/weaver/impl.h"
+#include "service/weaver/models.h"
+#include "store/reader.h"
+
+static const int64_t predecessor_ns = INT64_C(2) * 1000000000;
+
+/* ---- operations ---- */
+
+static void destroy(struct w_op *op)
+{
+    struct train_op *t = (struct train_op *)op;
+
+    w_batch_release(&t->batch);
+    free(t->logprobs);
+    free(t->elementwise);
+    free(t->export);
+    run_view_release(&t->engine.view);
+    w_run_unref(t->run);
+    free(t);
+}
+
+struct train_op *train_op_new(struct weaver *w, struct w_run *run, const char *type,
+                              const char *owner, struct refusal *r)
+{
+    struct train_op *t = calloc(1, sizeof *t);
+
+    if (!t) {
+        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return NULL;
+    }
+    w_op_init(&t->op, type, owner, destroy);
+    str_copy(t->op.model_id, sizeof t->op.model_id, run->id);
+    str_copy(t->op.target, sizeof t->op.target, run->id);
+    t->w = w;
+    t->run = run;
+    atomic_fetch_add(&run->refs, 1);
+    return t;
+}
+
+/* ---- the engine's word ---- */
+
+static void copy_pass(struct train_op *t, const struct trainer *trainer)
+{
+    size_t bytes = (size_t)t->batch.rows * sizeof(float);
+
+    memcpy(t->logprobs, trainer_logprobs(trainer), bytes);
+    memcpy(t->elementwise, trainer_elementwise(trainer), bytes);
+    t->loss = *trainer_loss(trainer);
+}
+
+/* [engine thread] */
+static void on_done(struct run_op *op, enum run_outcome outcome, const struct trainer *trainer,
+                    const struct err *e)
+{
+    struct train_op *t = op->arg;
+
+    t->outcome = outcome;
+    if (outcome == RUN_FAILED && e)
+        t->err = *e;
+    if (outcome == RUN_OK && t->logprobs)
+        copy_pass(t, trainer);
+    if (outcome == RUN_OK && op->kind == RUN_STEP)
+        t->step = *trainer_step_result(trainer);
+    t->step_now = trainer_step(trainer);
+    w_op_engine_done(t->w, &t->op);
+}
+
+/* ---- the queue ---- */
+
+/* w->lock held. What the engine may get now, taken off the queue; NULL: nothing. */
+static struct train_op *next_to_give(struct w_run *run)
+{
+    struct train_op *t = run->queue;
+
+    if (!t || run->loading || run->closing || (t->begin && run->inflight > 0))
+        return NULL;
+    run->queue = t->next;
+    run->loading = t->begin != NULL;
+    run->inflight++;
+    t->op.status = W_RUNNING;
+    return t;
+}
+
+/* Under the lock, so that the order of the queue is the order in the engine. run_submit only takes
+ * the engine's own lock, and nobody holds that one while he asks for ours. */
+static void pump(struct w_run *run)
+{
+    struct train_op *t;
+
+    while ((t = next_to_give(run))) {
+        t->engine.done = on_done;
+        t->engine.arg = t;
+        if (t->begin)
+            t->begin(t);
+        else
+            run_submit(run->run, &t->engine);
+    }
+}
+
+static void append(struct train_op **list, struct train_op *t)
+{
+    while (*list)
+        list = &(*list)->next;
+    t->next = NULL;
+    *list = t;
+}
+
+/* w->lock held. The first of those that wait which may go in: its number fits, its time is over, or
+ * it has no number and nobody is before it. */
+static struct train_op **admissible(struct w_run *run, int64_t now_ns)
+{
+    for (struct train_op **at = &run->waiting; *at; at = &(*at)->next) {
+        struct train_op *t = *at;
+
+        if (t->seq_id ? sequence_fits(&run->gate, t->seq_id) || now_ns >= t->due_ns
+                      : at == &run->waiting)
+            return at;
+    }
+    return NULL;
+}
+
+static void admit(struct w_run *run, int64_t now_ns)
+{
+    struct train_op **at;
+
+    while ((at = admissible(run, now_ns))) {
+        struct train_op *t = *at;
+
+        *at = t->next;
+        if (t->seq_id)
+            sequence_admit(&run->gate, t->seq_id);
+        if (t->seq_id > run->last_seq)
+            run->last_seq = t->seq_id;
+        append(&run->queue, t);
+    }
+    pump(run);
+}
+
+static void enter(struct weaver *w, struct train_op *t)
+{
+    int64_t now = clock_mono_ns();
+
+    pthread_mutex_lock(&w->lock);
+    t->due_ns = now + predecessor_ns;
+    append(&t->run->waiting, t);
+    admit(t->run, now);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void w_runs_tick(struct weaver *w)
+{
+    int64_t now = clock_mono_ns();
+
+    pthread_mutex_lock(&w->lock);
+    for (struct w_run *run = w->runs; run; run = run->next)
+        if (run->waiting)
+            admit(run, now);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* The engine part of t is over, one way or the other. */
+static void engine_part_over(struct train_op *t)
+{
+    pthread_mutex_lock(&t->w->lock);
+    t->run->inflight--;
+    if (t->begin)
+        t->run->loading = false;
+    pump(t->run);
+    pthread_mutex_unlock(&t->w->lock);
+}
+
+/* [finisher] Before its own end, so that the next one is under way. */
+static void ended(struct weaver *w, struct w_op *op)
+{
+    struct train_op *t = (struct train_op *)op;
+
+    engine_part_over(t);
+    w_train_ended(w, t);
+}
+
+void w_run_load_over(struct train_op *t)
+{
+    engine_part_over(t);
+}
+
+void w_run_give_load(struct train_op *t)
+{
+    run_submit(t->run->run, &t->engine);
+}
+
+static int refuse_terminated(const struct w_run *run, struct refusal *r)
+{
+    return refuse(r, REFUSAL_W_MODEL_TERMINATED,
+                  "The model %s was terminated; its checkpoints are still there.", run->id);
+}
+
+int w_run_submit(struct weaver *w, struct train_op *t, struct weaver_call *c, struct refusal *r)
+{
+    bool closing;
+
+    t->op.ended = ended;
+    if (w_op_begin(w, &t->op, r) < 0) {
+        train_op_unref(t);
+        return -1;
+    }
+    pthread_mutex_lock(&w->lock);
+    closing = t->run->closing;
+    pthread_mutex_unlock(&w->lock);
+    w_op_ref(&t->op); /* the queue's, given back by the end of the operation */
+    if (closing) {
+        refuse_terminated(t->run, r);
+        w_train_refused(w, t, r);
+    } else {
+        enter(w, t);
+    }
+    w_op_submitted(w, &t->op, c);
+    return 0;
+}
+
+/* ---- runs ---- */
+
+static struct w_run *find(struct weaver *w, const char *id)
+{
+    struct w_run *run = w->runs;
+
+    while (run && strcmp(run->id, id) != 0)
+        run = run->next;
+    return run;
+}
+
+struct w_run *w_run_peek(struct weaver *w, const char *id)
+{
+    struct w_run *run;
+
+    pthread_mutex_lock(&w->lock);
+    run = find(w, id);
+    if (run)
+        atomic_fetch_add(&run->refs, 1);
+    pthread_mutex_unlock(&w->lock);
+    return run;
+}
+
+struct w_run *w_run_take(struct weaver *w, const char *id, struct refusal *r)
+{
+    struct w_run *run = w_run_peek(w, id);
+
+    if (!run)
+        w_model_refuse_absent(w, id, r);
+    return run;
+}
+
+void w_run_unref(struct w_run *run)
+{
+    if (!run || atomic_fetch_sub(&run->refs, 1) != 1)
+        return;
+    image_unref(run->base);
+    free(run);
+}
+
+int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct refusal *r)
+{
+    struct run_settings s = {.mode = run->shape.full ? TRAIN_FULL : TRAIN_LORA,
+                             .lora = {.rank = run->shape.rank,
+                                      .alpha = LORA_ALPHA,
+                                      .attn = run->shape.attn,
+                                      .mlp = run->shape.mlp,
+                                      .unembed = run->shape.unembed,
+                                      .seed = run->seed},
+                             .master_forward = w->s->settings->master_forward};
+    const struct model_config *config = base->files->config;
+    struct err e = {0};
+
+    run->base = image_ref(base);
+    run->limits.vocab = config->vocab;
+    if (run->limits.max_tokens <= 0 || run->limits.max_tokens > config->max_positions)
+        run->limits.max_tokens = config->max_positions;
+    run->run = run_new(w->s->engine, base, &s, &e);
+    if (!run->run)
+        return w_refuse_err(r, &e);
+    pthread_mutex_lock(&w->lock);
+    run->next = w->runs;
+    w->runs = run;
+    atomic_fetch_add(&run->refs, 1);
+    pthread_mutex_unlock(&w->lock);
+    return 0;
+}
+
+/* Everything that has not reached the engine, off the lists. */
+static struct train_op *take_unbegun(struct w_run *run)
+{
+    struct train_op *all = run->queue, **end = &all;
+
+    while (*end)
+        end = &(*end)->next;
+    *end = run->waiting;
+    run->queue = run->waiting = NULL;
+    return all;
+}
+
+static void refuse_all(struct weaver *w, struct w_run *run, struct train_op *all)
+{
+    while (all) {
+        struct train_op *t = all;
+        struct refusal r = {0};
+
+        all = t->next;
+        refuse_terminated(run, &r);
+        w_train_refused(w, t, &r);
+    }
+}
+
+void w_run_end(struct weaver *w, struct w_run *run)
+{
+    struct train_op *unbegun;
+    struct w_run **at;
+
+    pthread_mutex_lock(&w->lock);
+    for (at = &w->runs; *at && *at != run; at = &(*at)->next)
+        ;
+    if (!*at) { /* somebody else is ending it */
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
+    *at = run->next;
+    run->closing = true;
+    unbegun = take_unbegun(run);
+    while (run->readers > 0)
+        pthread_cond_wait(&w->changed, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+    refuse_all(w, run, unbegun);
+    run_close(run->run);
+    run->run = NULL;
+    w_run_unref(run); /* the registry's */
+}
+
+void w_runs_end_all(struct weaver *w)
+{
+    struct w_run *run;
+
+    for (;;) {
+        pthread_mutex_lock(&w->lock);
+        run = w->runs;
+        if (run)
+            atomic_fetch_add(&run->refs, 1);
+        pthread_mutex_unlock(&w->lock);
+        if (!run)
+            return;
+        w_run_end(w, run);
+        w_run_unref(run);
+    }
+}
+
+/* ---- facts for checkpoint.json ---- */
+
+const char *w_numerics(const struct weaver *w)
+{
+    return w->s->settings->fast_numerics ? "bf16-1" : "exact-1";
+}
+
+static void hash_base(const struct w_run *run, char out[65])
+{
+    struct ckpt_reader *reader = NULL;
+    struct err e = {0};
+    int fd = fs_open_dir(run->base->files->dir, &e);
+
+    *out = '\0';
+    if (fd >= 0 && ckpt_reader_open(fd, "model.safetensors", &reader, &e) == READER_OK &&
+        ckpt_reader_hash(reader, NULL, NULL, NULL, out, &e) < 0)
+        *out = '\0';
+    ckpt_reader_close(reader);
+    fs_close(fd);
+}
+
+void w_run_base_sha(struct weaver *w, struct w_run *run, char out[65])
+{
+    bool known;
+
+    pthread_mutex_lock(&w->lock);
+    known = run->base_sha_known;
+    memcpy(out, run->base_sha256, 65);
+    pthread_mutex_unlock(&w->lock);
+    if (known)
+        return;
+    hash_base(run, out);
+    pthread_mutex_lock(&w->lock);
+    memcpy(run->base_sha256, out, 65);
+    run->base_sha_known = true;
+    pthread_mutex_unlock(&w->lock);
+}

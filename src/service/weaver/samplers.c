@@ -1,0 +1,424 @@
+#include "service/weaver/samplers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/str.h"
+#include "db/db.h"
+#include "engine/image.h"
+#include "model/adapter.h"
+#include "model/config.h"
+#include "service/times.h"
+#include "service/weaver/bases.h"
+#include "service/weaver/ckpt_files.h"
+#include "service/weaver/images.h"
+#include "service/weaver/impl.h"
+#include "store/catalogue.h"
+
+/* ---- life ---- */
+
+void w_sampler_unref(struct w_sampler *s)
+{
+    if (!s || atomic_fetch_sub(&s->refs, 1) != 1)
+        return;
+    image_unref(s->image);
+    adapter_unref(s->adapter);
+    free(s);
+}
+
+static struct w_sampler *new_sampler(struct refusal *r)
+{
+    struct w_sampler *s = calloc(1, sizeof *s);
+
+    if (s)
+        atomic_init(&s->refs, 1);
+    else
+        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+    return s;
+}
+
+static void keep(struct weaver *w, struct w_sampler *s)
+{
+    pthread_mutex_lock(&w->lock);
+    atomic_fetch_add(&s->refs, 1);
+    s->used_ns = clock_mono_ns();
+    s->next = w->samplers;
+    w->samplers = s;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static struct w_sampler **find(struct weaver *w, const char *id)
+{
+    struct w_sampler **at = &w->samplers;
+
+    while (*at && strcmp((*at)->id, id) != 0)
+        at = &(*at)->next;
+    return at;
+}
+
+static struct w_sampler *peek(struct weaver *w, const char *id)
+{
+    struct w_sampler *s;
+
+    pthread_mutex_lock(&w->lock);
+    s = *find(w, id);
+    if (s) {
+        atomic_fetch_add(&s->refs, 1);
+        s->used_ns = clock_mono_ns();
+    }
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+/* Takes it off the list; the list's reference is the caller's then. */
+static struct w_sampler *unlink_one(struct weaver *w, struct w_sampler **at)
+{
+    struct w_sampler *s = *at;
+
+    (void)w;
+    *at = s->next;
+    s->next = NULL;
+    return s;
+}
+
+/* ---- weights ---- */
+
+/* The adapter of this checkpoint that another sampler has: equal prompts then share their cache. */
+static struct adapter *adapter_in_use(struct weaver *w, const char *checkpoint_id)
+{
+    struct adapter *a = NULL;
+
+    pthread_mutex_lock(&w->lock);
+    for (struct w_sampler *s = w->samplers; s && !a; s = s->next)
+        if (s->adapter && strcmp(s->checkpoint_id, checkpoint_id) == 0)
+            a = adapter_ref(s->adapter);
+    pthread_mutex_unlock(&w->lock);
+    return a;
+}
+
+static int take_adapter(struct weaver *w, struct w_sampler *s, const struct w_ckpt *c,
+                        struct refusal *r)
+{
+    struct err e = {0};
+
+    s->image = w_base_image_of(w, c->row_id, r);
+    if (!s->image)
+        return -1;
+    s->adapter = adapter_in_use(w, c->id);
+    if (!s->adapter)
+        s->adapter = ckpt_files_adapter(w, c, s->image->files->config, &e);
+    if (s->adapter)
+        return 0;
+    return e.code == ERR_NOMEM ? w_refuse_err(r, &e)
+                               : refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT,
+                                        "The checkpoint cannot be used: %s", e.msg);
+}
+
+static int take_whole(struct weaver *w, struct w_sampler *s, const struct w_ckpt *c,
+                      struct refusal *r)
+{
+    struct err e = {0};
+    int fd = ckpt_files_dir(w, c->model_id, c->id, &e);
+    json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, &e);
+    const char *sha = ckpt_record_sha(record, "model.safetensors");
+
+    if (record && sha)
+        s->image = images_of_dir(w->images, c->id, fd, sha, &e);
+    else if (record)
+        err_set(&e, ERR_FORMAT, "checkpoint.json does not name model.safetensors");
+    json_decref(record);
+    fs_close(fd);
+    s->full = true;
+    if (s->image)
+        return 0;
+    return e.code == ERR_NOMEM ? w_refuse_err(r, &e)
+                               : refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT,
+                                        "The checkpoint cannot be used: %s", e.msg);
+}
+
+static int take_checkpoint(struct weaver *w, struct w_sampler *s, const char *path,
+                           struct refusal *r)
+{
+    struct w_ckpt c;
+    struct buf own = {0};
+    int rc;
+
+    if (w_ckpt_find(w, path, &c, r) < 0 || w_ckpt_pin(w, c.id, r) < 0)
+        return -1;
+    rc = c.shape.full ? take_whole(w, s, &c, r) : take_adapter(w, s, &c, r);
+    w_ckpt_unpin(w, c.id);
+    w_ckpt_path(&c, &own);
+    str_copy(s->model_path, sizeof s->model_path, buf_str(&own));
+    buf_release(&own);
+    strcpy(s->checkpoint_id, c.id);
+    strcpy(s->model_id, c.model_id);
+    s->row_id = c.row_id;
+    if (!*s->base_model)
+        str_copy(s->base_model, sizeof s->base_model, c.base_model);
+    return rc;
+}
+
+static int take_base(struct weaver *w, struct w_sampler *s, struct refusal *r)
+{
+    struct model_row row = {0};
+    int64_t ignored;
+
+    if (w_base_find(w, s->base_model, &row, &ignored, r) < 0)
+        return -1;
+    s->row_id = row.id;
+    s->image = w_base_image(w, &row, r);
+    model_row_release(&row);
+    return s->image ? 0 : -1;
+}
+
+/* The base's own directory: a checkpoint's may go away. */
+static void fill_rest(struct weaver *w, struct w_sampler *s)
+{
+    const struct model_config *config = s->image->files->config;
+    struct model_row row = {0};
+    struct err ignored = {0};
+    const char *dir = s->image->files->dir;
+
+    if (catalogue_get(w->db, s->row_id, &row, &ignored) == 0 && row.local_path)
+        dir = row.local_path;
+    str_copy(s->tokenizer_path, sizeof s->tokenizer_path, dir);
+    model_row_release(&row);
+    s->limits = (struct w_limits){.vocab = config->vocab, .max_tokens = config->max_positions};
+}
+
+static int take_weights(struct weaver *w, struct w_sampler *s, const char *path, struct refusal *r)
+{
+    int rc = path && *path ? take_checkpoint(w, s, path, r) : take_base(w, s, r);
+
+    if (rc == 0)
+        fill_rest(w, s);
+    return rc;
+}
+
+struct w_sampler *w_sampler_of_path(struct weaver *w, const char *path, struct refusal *r)
+{
+    struct w_sampler *s = new_sampler(r);
+
+    if (s && take_weights(w, s, path, r) == 0)
+        return s;
+    w_sampler_unref(s);
+    return NULL;
+}
+
+/* ---- from a row ---- */
+
+static struct w_sampler *read_row(struct weaver *w, const char *id, struct refusal *r)
+{
+    struct w_sampler *s = new_sampler(r);
+    struct db_stmt q;
+    struct err e = {0};
+    int rc;
+
+    if (!s)
+        return NULL;
+    rc = db_query(&q, w->db, &e,
+                  "SELECT session_id, owner, base_model, model_path, model_id, created_ms"
+                  " FROM weaver_samplers WHERE id = ?",
+                  "t", id);
+    if (rc == 0)
+        rc = db_step(&q, &e);
+    if (rc > 0) {
+        str_copy(s->id, sizeof s->id, id);
+        str_copy(s->session_id, sizeof s->session_id, db_text(&q, 0));
+        str_copy(s->owner, sizeof s->owner, db_text(&q, 1));
+        str_copy(s->base_model, sizeof s->base_model, db_text(&q, 2));
+        str_copy(s->model_path, sizeof s->model_path, db_is_null(&q, 3) ? "" : db_text(&q, 3));
+        str_copy(s->asked_model, sizeof s->asked_model, db_is_null(&q, 4) ? "" : db_text(&q, 4));
+        s->created_ms = db_int(&q, 5);
+    }
+    db_query_end(&q, w->db);
+    if (rc > 0)
+        return s;
+    free(s);
+    if (rc < 0)
+        w_refuse_err(r, &e);
+    else
+        refuse(r, REFUSAL_W_SAMPLING_SESSION_NOT_FOUND, "There is no sampling session '%.64s'.",
+               id);
+    return NULL;
+}
+
+struct w_sampler *w_sampler_take(struct weaver *w, const char *id, struct refusal *r)
+{
+    struct w_sampler *s = peek(w, id);
+    char path[sizeof s->model_path];
+
+    if (s)
+        return s;
+    s = read_row(w, id, r);
+    if (!s)
+        return NULL;
+    memcpy(path, s->model_path, sizeof path);
+    if (take_weights(w, s, path, r) == 0) {
+        keep(w, s);
+        return s;
+    }
+    w_sampler_unref(s);
+    return NULL;
+}
+
+/* ---- routes ---- */
+
+static json_t *sampler_object(const struct w_sampler *s)
+{
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:s, s:o}", "id", s->id,
+                     "session_id", s->session_id, "base_model", s->base_model, "model_path",
+                     json_text(s->model_path), "model_id",
+                     json_text(*s->asked_model ? s->asked_model : s->model_id), "checkpoint_id",
+                     json_text(s->checkpoint_id), "tokenizer_path", s->tokenizer_path, "owner",
+                     s->owner, "status", "active", "created_at", json_time(s->created_ms));
+}
+
+static int insert_row(struct weaver *w, const struct w_sampler *s, struct err *e)
+{
+    return db_run(w->db, e,
+                  "INSERT INTO weaver_samplers VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''),"
+                  " nullif(?, ''), ?, ?)",
+                  "tttttttii", s->id, s->session_id, s->owner, s->base_model, s->model_path,
+                  s->asked_model, s->checkpoint_id, s->row_id, s->created_ms);
+}
+
+static int read_body(const json_t *body, struct w_sampler *s, const char **path, struct refusal *r)
+{
+    const char *base = NULL, *model = NULL;
+    int64_t seq = 0;
+
+    if (w_str(body, "base_model", &base, r) < 0 || w_str(body, "model_path", path, r) < 0 ||
+        w_str(body, "model_id", &model, r) < 0 ||
+        w_int(body, "sampling_session_seq_id", 1, INT64_MAX >> 1, &seq, r) < 0)
+        return -1;
+    if ((!*path || !**path) && (!base || !*base))
+        return w_bad(r, "A sampling session needs a model_path or a base_model.");
+    if (base && strlen(base) >= sizeof s->base_model)
+        return w_bad(r, "base_model is too long.");
+    str_copy(s->base_model, sizeof s->base_model, base ? base : "");
+    str_copy(s->asked_model, sizeof s->asked_model, model ? model : "");
+    return 0;
+}
+
+int weaver_sampler_create(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    struct w_sampler *s = new_sampler(r);
+    const char *path = NULL;
+    struct err e = {0};
+    int rc = -1;
+
+    if (!s)
+        return -1;
+    if (w_session_touch(w, c->key, r) < 0 || read_body(c->body, s, &path, r) < 0 ||
+        take_weights(w, s, path, r) < 0)
+        goto done;
+    str_copy(s->session_id, sizeof s->session_id, c->key);
+    str_copy(s->owner, sizeof s->owner, c->owner);
+    s->created_ms = clock_wall_ms();
+    if (uuid_new(s->id, &e) < 0 || insert_row(w, s, &e) < 0) {
+        w_refuse_err(r, &e);
+        goto done;
+    }
+    keep(w, s);
+    c->data = sampler_object(s);
+    rc = 0;
+
+done:
+    w_sampler_unref(s);
+    return rc;
+}
+
+int weaver_sampler_get(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    struct w_sampler *s = peek(w, c->key);
+
+    if (!s)
+        s = read_row(w, c->key, r);
+    if (!s)
+        return -1;
+    c->data = sampler_object(s);
+    w_sampler_unref(s);
+    return 0;
+}
+
+int weaver_sampler_delete(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    struct w_sampler *s = peek(w, c->key), **at, *held = NULL;
+    struct err e = {0};
+
+    if (!s)
+        s = read_row(w, c->key, r);
+    if (!s)
+        return -1;
+    w_sampler_unref(s);
+    if (db_run(w->db, &e, "DELETE FROM weaver_samplers WHERE id = ?", "t", c->key) < 0)
+        return w_refuse_err(r, &e);
+    pthread_mutex_lock(&w->lock);
+    at = find(w, c->key);
+    if (*at)
+        held = unlink_one(w, at);
+    pthread_mutex_unlock(&w->lock);
+    w_sampler_unref(held);
+    return 0;
+}
+
+/* ---- letting go ---- */
+
+static bool can_come_back(struct weaver *w, const struct w_sampler *s)
+{
+    struct refusal r = {0};
+    struct w_ckpt c;
+    bool ok = !*s->checkpoint_id || w_ckpt_find(w, s->checkpoint_id, &c, &r) == 0;
+
+    refusal_clear(&r);
+    return ok;
+}
+
+/* The first idle one after `after` (NULL: of all), counted. */
+static struct w_sampler *next_idle(struct weaver *w, int64_t before_ns,
+                                   const struct w_sampler *after)
+{
+    struct w_sampler *s;
+
+    pthread_mutex_lock(&w->lock);
+    s = after ? after->next : w->samplers;
+    while (s && (s->used_ns > before_ns || atomic_load(&s->refs) > 1))
+        s = s->next;
+    if (s)
+        atomic_fetch_add(&s->refs, 1);
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+void w_samplers_sweep(struct weaver *w)
+{
+    int64_t before = clock_mono_ns() - INT64_C(1000000) * SAMPLER_IDLE_MS;
+    struct w_sampler *s = next_idle(w, before, NULL), *next, **at;
+
+    while (s) {
+        struct w_sampler *gone = NULL;
+
+        next = next_idle(w, before, s);
+        if (can_come_back(w, s)) {
+            pthread_mutex_lock(&w->lock);
+            at = find(w, s->id);
+            if (*at && s->used_ns <= before)
+                gone = unlink_one(w, at);
+            pthread_mutex_unlock(&w->lock);
+        }
+        w_sampler_unref(gone);
+        w_sampler_unref(s);
+        s = next;
+    }
+}
+
+void w_samplers_free(struct weaver *w)
+{
+    while (w->samplers)
+        w_sampler_unref(unlink_one(w, &w->samplers));
+}
