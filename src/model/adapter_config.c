@@ -198,11 +198,11 @@ static bool is_known(const char *key)
 static int bad_field(struct adapter_problem *p, const char *field, const char *what, struct err *e)
 {
     p->fault = ADAPTER_BAD_CONFIG;
-    str_copy(p->field, sizeof p->field, field);
+    str_copy(p->field, sizeof p->field, *field ? field : "\"\"");
     return err_set(e, ERR_FORMAT, "adapter_config.json: %.60s %s", p->field, what);
 }
 
-static int check(const json_t *config, struct adapter_problem *p, struct err *e)
+int adapter_config_check(const json_t *config, struct adapter_problem *p, struct err *e)
 {
     const char *key;
     json_t *value;
@@ -226,7 +226,7 @@ json_t *adapter_config_read(int dir_fd, struct adapter_problem *p, struct err *e
         p->fault = e->code == ERR_NOMEM ? ADAPTER_FAILED : ADAPTER_BAD_CONFIG;
         return NULL;
     }
-    if (check(config, p, e) == 0)
+    if (adapter_config_check(config, p, e) == 0)
         return config;
     json_decref(config);
     return NULL;

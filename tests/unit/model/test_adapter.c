@@ -2,6 +2,7 @@
  * others. */
 #include "fixture.h"
 #include "model/adapter.h"
+#include "model/adapter_config.h"
 
 #define CASES "tests/vectors/cases/"
 
@@ -340,6 +341,20 @@ static void check_fault(const struct model_config *c, const char *name, enum ada
     close(fd);
 }
 
+static void a_setting_with_an_empty_name_is_named_all_the_same(void **state)
+{
+    struct adapter_problem p = {0};
+    struct err e = {0};
+    json_t *config =
+        json_pack("{s:s, s:i, s:i, s:b}", "peft_type", "LORA", "r", 4, "lora_alpha", 8, "", 1);
+
+    (void)state;
+    assert_int_equal(adapter_config_check(config, &p, &e), -1);
+    assert_string_equal(p.field, "\"\"");
+    assert_string_equal(e.msg, "adapter_config.json: \"\" is not supported");
+    json_decref(config);
+}
+
 static void a_refusal_says_what_is_wrong(void **state)
 {
     struct fixture fx;
@@ -364,6 +379,7 @@ int main(void)
         cmocka_unit_test(every_kernel_table_gives_the_same_bits),
         cmocka_unit_test(a_scale_of_zero_changes_nothing),
         cmocka_unit_test(public_cases_apply_or_are_refused),
+        cmocka_unit_test(a_setting_with_an_empty_name_is_named_all_the_same),
         cmocka_unit_test(a_refusal_says_what_is_wrong),
     };
 
