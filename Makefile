@@ -65,6 +65,10 @@ build/gen/manifest_schema.inc: docs/schemas/checkpoint-manifest-v1.json
 	@mkdir -p $(@D)
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 $(B)/obj/store/schema.o: build/gen/manifest_schema.inc
+build/gen/openapi_parts.inc: docs/schemas/openapi-parts.json
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+$(B)/obj/api/openapi.o: build/gen/openapi_parts.inc
 build/gen/chat_worker.inc: src/text/chat_worker.py
 	@mkdir -p $(@D)
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@

@@ -1,4 +1,4 @@
-/* api/router.h - finds the row for a method and a path. The product's table is api/routes.c.
+/* api/router.h - finds the row for a method and a path. The product's table is api/routes.tbl.
  *
  * A pattern is literal segments, "{id}" (one segment, a number), "{key}" (one segment, any) or, as
  * the last one, "{rest...}" (everything that is left, slashes too, at least one byte). Segments are
@@ -16,11 +16,22 @@
 /* 64 KiB (skipped), 1 MiB, 16 MiB; BODY_UPLOAD: BATCH_MAX_FILE_BYTES and 64 KiB. */
 enum api_body_class { BODY_NONE, BODY_SMALL, BODY_LARGE, BODY_UPLOAD };
 
+/* What GET /openapi.json says of a route; schemas are names in docs/schemas/openapi-parts.json. */
+struct api_doc {
+    const char *summary; /* NULL: a row that another table describes */
+    int status;          /* of a success */
+    const char *asks;    /* schema of the JSON body, or NULL */
+    const char *answers; /* of the answer: under /api of its `data`. NULL: not JSON, see media */
+    const char *media;   /* content type of an answer that is not JSON */
+    bool token;          /* needs a token of WEIGHTS_TOKENS */
+};
+
 struct api_route {
     const char *method;
     const char *pattern;
     api_fn *fn;
     enum api_body_class body;
+    struct api_doc doc;
 };
 
 struct api_match {

@@ -78,6 +78,14 @@ struct known_field;
 enum endpoint { ON_CHAT = 1, ON_COMPLETIONS = 2, ON_EMBEDDINGS = 4 };
 void fields_check(struct ask *a,
                   enum endpoint where); /* unknown ones, refused ones, plain values */
+/* The fields that a route honours, in the order of the tables. */
+struct field_facts {
+    const char *name;
+    const char *type;   /* of JSON Schema; NULL: read by code of the route */
+    double least, most; /* number, integer */
+};
+typedef void field_fn(void *arg, const struct field_facts *f);
+void fields_each(enum endpoint where, field_fn *fn, void *arg);
 const json_t *field(const struct ask *a, const char *name); /* NULL when absent or null */
 void parse_token_ids(struct ask *a, const char *name, int most, const int32_t **ids, int *n);
 

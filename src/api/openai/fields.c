@@ -276,3 +276,20 @@ void parse_token_ids(struct ask *a, const char *name, int most, const int32_t **
     *ids = out;
     *n = out ? (int)count : 0;
 }
+
+void fields_each(enum endpoint where, field_fn *fn, void *arg)
+{
+    static const char *const types[] = {
+        [AS_FLOAT] = "number", [AS_INT] = "integer", [AS_BOOL] = "boolean"};
+
+    for (size_t i = 0; i < COUNT(values); i++) {
+        const struct value_field *f = &values[i];
+        struct field_facts facts = {f->name, types[f->kind], f->least, f->most};
+
+        if (f->where & (int)where)
+            fn(arg, &facts);
+    }
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (others[i].where & (int)where)
+            fn(arg, &(struct field_facts){.name = others[i].name});
+}

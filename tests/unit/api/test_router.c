@@ -16,14 +16,14 @@ static void nothing(struct api_call *call)
 }
 
 static const struct api_route table[] = {
-    {"GET", "/api/models", nothing, BODY_NONE},
-    {"POST", "/api/models", nothing, BODY_SMALL},
-    {"GET", "/api/models/all", nothing, BODY_NONE},
-    {"GET", "/api/models/{id}", nothing, BODY_NONE},
-    {"DELETE", "/api/models/{id}", nothing, BODY_NONE},
-    {"POST", "/api/models/{id}/load", nothing, BODY_SMALL},
-    {"GET", "/v1/models/{rest...}", nothing, BODY_NONE},
-    {"POST", "/v1/completions", nothing, BODY_LARGE},
+    {"GET", "/api/models", nothing, BODY_NONE, {0}},
+    {"POST", "/api/models", nothing, BODY_SMALL, {0}},
+    {"GET", "/api/models/all", nothing, BODY_NONE, {0}},
+    {"GET", "/api/models/{id}", nothing, BODY_NONE, {0}},
+    {"DELETE", "/api/models/{id}", nothing, BODY_NONE, {0}},
+    {"POST", "/api/models/{id}/load", nothing, BODY_SMALL, {0}},
+    {"GET", "/v1/models/{rest...}", nothing, BODY_NONE, {0}},
+    {"POST", "/v1/completions", nothing, BODY_LARGE, {0}},
 };
 enum { ROWS = sizeof table / sizeof *table };
 
