@@ -112,8 +112,8 @@ void trainer_reset(struct trainer *t);
 struct trainer_frozen;
 /* ERR_CONFLICT while a step is half written; ERR_NOMEM. */
 struct trainer_frozen *trainer_freeze(struct trainer *t, struct err *e);
-void trainer_thaw(
-    struct trainer_frozen *f); /* any thread, also after trainer_free; NULL is allowed */
+/* Any thread, also after trainer_free; NULL is allowed. */
+void trainer_thaw(struct trainer_frozen *f);
 int64_t frozen_bytes(const struct trainer_frozen *f);
 /* For ckpt_source: rising offsets, each byte once. ERR_NOMEM: the run went on and no memory was
  * left to keep this moment. */
