@@ -99,6 +99,7 @@ struct making {
     bool ok;
 };
 
+/* On the caller's thread: the memory of a run takes seconds to touch. */
 static int make_trainer(struct run *r, struct err *e)
 {
     struct trainer_config c = {
@@ -106,15 +107,14 @@ static int make_trainer(struct run *r, struct err *e)
         .lora = r->settings.lora,
         .master_forward = r->settings.master_forward,
         .pool = r->engine->pool,
-        .pass = r->shared->pass,
     };
 
     r->trainer = trainer_new(&c, r->image->weights, r->image->model, e);
     return r->trainer ? 0 : -1;
 }
 
-/* Engine thread: the pool is its own. */
-static void make_here(struct engine *en, void *arg)
+/* Engine thread: passes and runs are its own. */
+static void join_here(struct engine *en, void *arg)
 {
     struct making *m = arg;
     struct run *r = m->run;
@@ -122,10 +122,7 @@ static void make_here(struct engine *en, void *arg)
     r->shared = pass_get(en, &r->image->model->config, &r->settings, m->e);
     if (!r->shared)
         return;
-    if (make_trainer(r, m->e) < 0) {
-        pass_put(en, r->shared);
-        return;
-    }
+    trainer_set_pass(r->trainer, r->shared->pass);
     r->next = en->runs;
     en->runs = r;
     r->linked = true;
@@ -152,11 +149,14 @@ struct run *run_new(struct engine *en, struct image *base, const struct run_sett
         if (!r->other)
             goto fail;
     }
-    engine_call(en, make_here, &m);
+    if (make_trainer(r, e) < 0)
+        goto fail;
+    engine_call(en, join_here, &m);
     if (m.ok)
         return r;
 
 fail:
+    trainer_free(r->trainer);
     image_unref(r->other);
     image_unref(r->image);
     free(r);

@@ -135,7 +135,8 @@ static int load(struct run *r, struct run_op *op, struct err *e)
         r->image = image_ref(op->image);
         trainer_set_weights(r->trainer, r->image->weights, r->image->model);
         keep_as_other(r, old);
-        trainer_reset(r->trainer);
+        if (!op->state)
+            trainer_reset(r->trainer);
     }
     if (op->state)
         trainer_adopt(r->trainer, op->state);

@@ -3,7 +3,7 @@
  *
  * cross_entropy, importance_sampling, truncated_importance_sampling, ppo_clip (ppo), cispo, dro,
  * grpo, surrogate, forward_logprob. Pure functions, no state, any thread. Formulas and defaults:
- * docs/api/weaver.md, "Losses". Every sum runs in row order in double. */
+ * docs/models/training.md, "Losses". Every sum runs in row order in double. */
 #ifndef TRAIN_LOSS_H
 #define TRAIN_LOSS_H
 

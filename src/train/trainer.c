@@ -129,6 +129,11 @@ size_t trainer_bytes(const struct trainer_config *c, const struct model *m)
     return arrays * (floats * sizeof(float) + ST_DATA_ALIGN);
 }
 
+void trainer_set_pass(struct trainer *t, struct pass *pass)
+{
+    t->config.pass = pass;
+}
+
 void trainer_set_weights(struct trainer *t, const struct weights *w, const struct model *m)
 {
     t->w = w;

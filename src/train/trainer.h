@@ -47,10 +47,13 @@ struct trainer_config {
     struct pass *pass;         /* borrowed; shared with runs of equal dimensions */
 };
 
-/* weights, model: the present ones, borrowed until trainer_set_weights or trainer_free. */
+/* weights, model: the present ones, borrowed until trainer_set_weights or trainer_free. Any thread:
+ * it takes and touches all memory of the run (seconds for a large one) and does not use the pool.
+ * The pass may come later, before the first operation. */
 struct trainer *trainer_new(const struct trainer_config *c, const struct weights *w,
                             const struct model *m, struct err *e);
 void trainer_free(struct trainer *t); /* NULL is allowed */
+void trainer_set_pass(struct trainer *t, struct pass *pass);
 void trainer_set_weights(struct trainer *t, const struct weights *w, const struct model *m);
 /* The adapter of this moment (counted for the caller), NULL for full fine-tuning. */
 struct adapter *trainer_adapter(struct trainer *t);
