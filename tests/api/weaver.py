@@ -65,3 +65,75 @@ def error(answer, status, code):
 
 def dumps(o):
     return json.dumps(o).encode()
+
+
+# ---- runs ----
+
+def tokens(seed=1, n=24, most=200):
+    """Made-up tokens: n + 1 of them."""
+    x, out = (seed * 2654435761 + 12345) % 2**32, []
+    for _ in range(n + 1):
+        x = (x * 1664525 + 1013904223) % 2**32
+        out.append(1 + (x >> 8) % (most - 1))
+    return out
+
+
+def datum(seed=1, n=24, **inputs):
+    s = tokens(seed, n)
+    return {"model_input": {"chunks": [{"type": "encoded_text", "tokens": s[:-1]}]},
+            "loss_fn_inputs": {"target_tokens": {"data": s[1:], "dtype": "int64"}, **inputs}}
+
+
+class Run:
+    """A model of a session, driven like the client drives it."""
+
+    def __init__(self, w, base="tiny-llama", **fields):
+        self.w, self.seq = w, 0
+        self.made = w.post(f"/sessions/{w.session}/models", {"model_seq_id": 1, "base_model": base, **fields}, 201)
+        self.id = self.made["id"]
+        self.path = f"/models/{self.id}"
+
+    def payload(self, **fields):
+        self.seq += 1
+        return {"payload": {"model_id": self.id, "seq_id": self.seq, "tensor_transport": "default", **fields}}
+
+    def forward_body(self, data=None, loss="forward_logprob", **config):
+        return self.payload(forward_input={"loss_fn": loss, "data": data or [datum()], "loss_fn_config": config})
+
+    def backward_body(self, data=None, loss="cross_entropy", **config):
+        return self.payload(forward_backward_input={"loss_fn": loss, "data": data or [datum()], "loss_fn_config": config})
+
+    def adam_body(self, lr=3e-3, **fields):
+        return self.payload(adam_params={"learning_rate": lr, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.01,
+                                         "grad_clip_norm": 1.0, **fields})
+
+    def forward(self, *a, **kw):
+        return self.w.run(self.path + "/forward-passes", self.forward_body(*a, **kw))
+
+    def backward(self, *a, **kw):
+        return self.w.run(self.path + "/forward-backward-passes", self.backward_body(*a, **kw))
+
+    def step(self, lr=3e-3, **fields):
+        return self.w.run(self.path + "/optimizer-steps", self.adam_body(lr, **fields))
+
+    def train(self, n, lr=3e-3, seed=1):
+        losses = []
+        for _ in range(n):
+            losses.append(self.backward([datum(seed)])["metrics"]["loss"])
+            self.step(lr)
+        return losses
+
+    def logprobs(self, seed=1):
+        return self.forward([datum(seed)])["result"]["loss_fn_outputs"][0]["logprobs"]["data"]
+
+    def save(self, type="weight", **fields):
+        return self.w.run(self.path + "/checkpoints", {"type": type, **fields})
+
+    def load(self, path, optimizer=False):
+        return self.w.run(self.path + "/load", {"path": path, "include_optimizer": optimizer})
+
+    def checkpoints(self):
+        return self.w.get(self.path + "/checkpoints")["items"]
+
+    def export(self, **fields):
+        return self.w.run(self.path + "/export-sampler", {"seq_id": 1, **fields})["model_path"]

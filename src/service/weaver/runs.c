@@ -163,6 +163,16 @@ static void enter(struct weaver *w, struct train_op *t)
     pthread_mutex_unlock(&w->lock);
 }
 
+void w_run_skip(struct weaver *w, struct w_run *run, int64_t number)
+{
+    pthread_mutex_lock(&w->lock);
+    if (sequence_fits(&run->gate, number)) {
+        sequence_admit(&run->gate, number);
+        admit(run, clock_mono_ns());
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
 void w_runs_tick(struct weaver *w)
 {
     int64_t now = clock_mono_ns();

@@ -63,6 +63,7 @@ static int read_pass(struct train_op *t, const struct weaver_call *c, const char
     struct w_pack pack = {0};
     int rc = read_payload(c, t->run, &p, r);
 
+    t->seq_id = p.seq_id;
     if (rc == 0)
         rc = w_pack_open(&pack, json_object_get(c->body, "tensor_pack"), c->pack, c->pack_bytes,
                          most, r);
@@ -72,7 +73,6 @@ static int read_pass(struct train_op *t, const struct weaver_call *c, const char
     w_pack_release(&pack);
     if (rc < 0 || take_room(t, r) < 0)
         return -1;
-    t->seq_id = p.seq_id;
     keep_metadata(t, p.object);
     t->engine = (struct run_op){.kind = backward ? RUN_FORWARD_BACKWARD : RUN_FORWARD,
                                 .loss = t->batch.loss,
@@ -80,6 +80,14 @@ static int read_pass(struct train_op *t, const struct weaver_call *c, const char
                                 .data = t->batch.data,
                                 .n_data = t->batch.n};
     return 0;
+}
+
+/* A refused call has used its number all the same. */
+static void drop(struct weaver *w, struct train_op *t)
+{
+    if (t && t->seq_id)
+        w_run_skip(w, t->run, t->seq_id);
+    train_op_unref(t);
 }
 
 static int submit_pass(struct weaver *w, struct weaver_call *c, const char *type, const char *input,
@@ -92,7 +100,7 @@ static int submit_pass(struct weaver *w, struct weaver_call *c, const char *type
     if (t && read_pass(t, c, input, backward, r) == 0)
         rc = w_run_submit(w, t, c, r);
     else
-        train_op_unref(t);
+        drop(w, t);
     w_run_unref(run);
     return rc;
 }
@@ -132,16 +140,18 @@ int weaver_optimizer_step(struct weaver *w, struct weaver_call *c, struct refusa
     struct w_run *run = w_run_take(w, c->key, r);
     struct train_op *t = run ? train_op_new(w, run, "optim_step", c->owner, r) : NULL;
     struct payload p = {0};
-    int rc = -1;
+    int rc = t ? read_payload(c, run, &p, r) : -1;
 
-    if (t && read_payload(c, run, &p, r) == 0 &&
-        read_adam(json_object_get(p.object, "adam_params"), &t->engine.adam, r) == 0) {
+    if (t)
         t->seq_id = p.seq_id;
+    if (rc == 0)
+        rc = read_adam(json_object_get(p.object, "adam_params"), &t->engine.adam, r);
+    if (rc == 0) {
         t->engine.kind = RUN_STEP;
         keep_metadata(t, p.object);
         rc = w_run_submit(w, t, c, r);
     } else {
-        train_op_unref(t);
+        drop(w, t);
     }
     w_run_unref(run);
     return rc;
