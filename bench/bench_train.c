@@ -25,7 +25,7 @@
 #include "train/grads.h"
 #include "train/pass.h"
 
-enum { MAX_SAMPLES = 100 };
+enum { MAX_SAMPLES = 100, MAX_SLICES = 1 << 16 };
 
 struct bench {
     struct model_config config;
@@ -47,6 +47,12 @@ struct bench {
 
 struct series {
     double v[MAX_SAMPLES];
+    int n;
+};
+
+/* Times between two looks at the requests, in ms. */
+struct slices {
+    double v[MAX_SLICES];
     int n;
 };
 
@@ -232,7 +238,7 @@ static double forward_flops(const struct bench *b)
     return 2 * rows * (weights + attention);
 }
 
-static double run_half(struct bench *b, struct series *slices)
+static double run_half(struct bench *b, struct slices *slices)
 {
     int64_t t0 = clock_mono_ns(), from = t0;
     int64_t slice = (int64_t)(b->slice_ms * 1e6);
@@ -240,19 +246,27 @@ static double run_half(struct bench *b, struct series *slices)
     while (pass_run(b->pass, slice ? from + slice : 0) == PASS_MORE) {
         int64_t now = clock_mono_ns();
 
-        if (slices->n < MAX_SAMPLES)
+        if (slices->n < MAX_SLICES)
             slices->v[slices->n++] = (double)(now - from) / 1e6;
-        else if ((double)(now - from) / 1e6 > slices->v[0])
-            slices->v[0] = (double)(now - from) / 1e6;
         from = now;
     }
     return (double)(clock_mono_ns() - t0);
 }
 
+static void print_slices(struct slices *s)
+{
+    if (s->n == 0)
+        return;
+    qsort(s->v, (size_t)s->n, sizeof *s->v, compare);
+    printf("train_slice_ms %.2f\n", s->v[s->n / 2]);
+    printf("train_slice_p99_ms %.2f\n", s->v[s->n * 99 / 100]);
+    printf("train_slice_most_ms %.2f\n", s->v[s->n - 1]);
+}
+
 static void run(struct bench *b)
 {
     struct series forward = {.n = 0}, backward = {.n = 0}, share = {.n = 0}, peak = {.n = 0};
-    struct series slices = {.n = 0};
+    struct slices *slices = calloc(1, sizeof *slices);
     struct pass_job job = {.model = b->model,
                            .adapter = b->adapter,
                            .sequences = b->sequences,
@@ -267,12 +281,14 @@ static void run(struct bench *b)
 
         if (pass_begin(b->pass, &job, &e) < 0)
             die(&e);
-        f = run_half(b, &slices);
+        f = run_half(b, slices);
         pass_back(b->pass, b->coef, &b->grads);
-        g = run_half(b, &slices);
+        g = run_half(b, slices);
         pass_end(b->pass);
-        if (i < 0)
-            continue; /* touches memory */
+        if (i < 0) { /* touches memory */
+            slices->n = 0;
+            continue;
+        }
         forward.v[forward.n++] = f;
         backward.v[backward.n++] = g;
         peak.v[peak.n++] = limit;
@@ -288,10 +304,8 @@ static void run(struct bench *b)
     printf("train_peak_gflop_per_s %.1f\n", median(&peak) / 1e9);
     printf("train_share_of_peak %.3f\n", median(&share));
     printf("train_memory_mb %.0f\n", (double)pass_memory(b->pass) / 1e6);
-    if (slices.n > 0) {
-        printf("train_slice_ms %.2f\n", median(&slices));
-        printf("train_slice_most_ms %.2f\n", slices.v[slices.n - 1]);
-    }
+    print_slices(slices);
+    free(slices);
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,8 @@ enum {
     NARROW = 192,
     WIDE = 576,
     FEW = 96,
+    PANEL = 64, /* columns that the kernels copy together */
+    LEAST = 64,
     TILE = 6, /* rows of the kernels' tiles */
 };
 
@@ -66,6 +68,27 @@ void chain_columns(struct chain_target *t, const float *dy, ptrdiff_t ldy, int r
 {
     chain_outer(t, dy, ldy, &one, 0, rows);
     t->rows = TALL;
+}
+
+static long products_of(const struct chain_target *t)
+{
+    long steps = 0;
+
+    for (int i = 0; i < t->n_links; i++)
+        steps += t->link[i].steps;
+    return steps * (t->rows < t->m ? t->rows : t->m) * (t->cols < t->n ? t->cols : t->n);
+}
+
+void chains_limit(struct chains *s, long products)
+{
+    for (int i = 0; i < s->n; i++) {
+        struct chain_target *t = &s->target[i];
+
+        while (products_of(t) > products && t->rows > LEAST)
+            t->rows = even_rows(t->rows, t->rows / 2);
+        while (products_of(t) > products && t->cols > LEAST)
+            t->cols = blocks(t->cols, 2 * PANEL) * PANEL;
+    }
 }
 
 int chains_items(const struct chains *s)

@@ -50,6 +50,9 @@ void chain_outer(struct chain_target *t, const float *dy, ptrdiff_t ldy, const f
 /* Bias: sums of the columns of dY over `rows` rows, as a target of one column. */
 void chain_columns(struct chain_target *t, const float *dy, ptrdiff_t ldy, int rows);
 
+/* Smaller blocks, so that an item has at most about this many multiply-adds. */
+void chains_limit(struct chains *s, long products);
+
 int chains_items(const struct chains *s);
 void chains_item(const struct chains *s, const struct kernels_back *k, int item, void *scratch);
 #endif

@@ -5,7 +5,7 @@
 #include "model/model.h"
 #include "train/pass_impl.h"
 
-enum { ITEMS_IN_SLICE = 2 }; /* a worker: between two looks at the clock */
+enum { ITEM_PRODUCTS = 100 * 1000 * 1000 }; /* of a chain item in a slice: about 2 ms */
 
 const struct layer *layer_at_hand(const struct pass *p)
 {
@@ -36,7 +36,7 @@ bool back_items(struct pass *p, pool_fn *fn, void *arg, int n)
 {
     while (p->back.item < n) {
         struct batch b = {fn, arg, p->back.item};
-        int most = p->deadline ? ITEMS_IN_SLICE * p->n_workers : n;
+        int most = p->deadline ? p->n_workers : n; /* between two looks at the clock */
         int count = n - b.first < most ? n - b.first : most;
 
         pool_run(p->pool, batch_item, &b, count);
@@ -46,6 +46,20 @@ bool back_items(struct pass *p, pool_fn *fn, void *arg, int n)
     }
     p->back.item = 0;
     return true;
+}
+
+static void chains_run(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+
+    chains_item(&p->chains, p->kb, item, p->worker[worker].chain);
+}
+
+bool back_chains(struct pass *p)
+{
+    if (p->deadline && p->back.item == 0)
+        chains_limit(&p->chains, ITEM_PRODUCTS);
+    return back_items(p, chains_run, p, chains_items(&p->chains));
 }
 
 /* ---- order ---- */

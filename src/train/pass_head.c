@@ -192,18 +192,11 @@ static void chains_of_block(struct pass *p)
         chains_of_lora(p, head_lora(p));
 }
 
-static void chains_run(void *arg, int item, int worker)
-{
-    const struct pass *p = arg;
-
-    chains_item(&p->chains, p->kb, item, p->worker[worker].chain);
-}
-
 static bool run_block(struct pass *p)
 {
     if (p->back.item == 0)
         chains_of_block(p);
-    return back_items(p, chains_run, p, chains_items(&p->chains));
+    return back_chains(p);
 }
 
 /* ---- behind the tiles ---- */
@@ -227,7 +220,7 @@ static bool run_lora(struct pass *p)
             chain_outer(t, p->a.lora_du, rank, p->a.h, H, n);
         }
     }
-    return back_items(p, chains_run, p, chains_items(&p->chains));
+    return back_chains(p);
 }
 
 static void clear_item(void *arg, int item, int worker)

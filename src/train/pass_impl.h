@@ -180,6 +180,8 @@ void back_begin(struct pass *p);
 void back_step(struct pass *p);
 /* Items [back.item, n) until the deadline; true: all are done. */
 bool back_items(struct pass *p, pool_fn *fn, void *arg, int n);
+/* The same for p->chains, made when back.item was 0. */
+bool back_chains(struct pass *p);
 
 /* ---- pass_head.c ---- */
 void head_begin(struct pass *p);

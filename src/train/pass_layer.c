@@ -141,13 +141,6 @@ static bool run_lora_rows(struct pass *p, const struct products *m)
     return back_items(p, lora_item, &lr, blocks_of(group_at_hand(p)->rows, ROW_ITEM));
 }
 
-static void chains_run(void *arg, int item, int worker)
-{
-    const struct pass *p = arg;
-
-    chains_item(&p->chains, p->kb, item, p->worker[worker].chain);
-}
-
 static void add_lora_back(struct pass *p, const struct products *m)
 {
     p->chains.n = 0;
@@ -173,7 +166,7 @@ static bool run_lora_back(struct pass *p, const struct products *m)
         return true;
     if (p->back.item == 0)
         add_lora_back(p, m);
-    return back_items(p, chains_run, p, chains_items(&p->chains));
+    return back_chains(p);
 }
 
 /* ---- dX, dW, biases, dA, dB ---- */
@@ -232,7 +225,7 @@ static bool run_products(struct pass *p, const struct products *m)
             add_lora(p, m, i);
         }
     }
-    return back_items(p, chains_run, p, chains_items(&p->chains));
+    return back_chains(p);
 }
 
 #define PRODUCTS(name)                           \

@@ -9,8 +9,8 @@
 
 enum {
     CHUNK_LEAST = 32,
-    PHASE_PRODUCTS = 250 * 1000 * 1000, /* multiply-adds of a phase of a few ms on two cores */
-    TILE_IN_SLICE = 16,
+    PHASE_PRODUCTS = 120 * 1000 * 1000, /* multiply-adds of a phase of a few ms on two cores */
+    TILE_IN_SLICE = 8,
 };
 
 /* ---- places ---- */
