@@ -14,6 +14,7 @@
 
 struct batch_line;
 struct buf;
+struct chunk;
 
 /* What is known of an open batch beside its row; gone with the process. */
 struct batch_note {
@@ -32,6 +33,7 @@ struct batches {
     bool started;
     int64_t prune_ns;      /* the thread's alone: when to look for expired files again */
     int64_t next_expiry_s; /* the thread's alone: of the batches that are open; 0: none */
+    struct chunk *ahead;   /* the thread's alone: runs while another is recorded; or NULL */
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -55,6 +57,8 @@ bool batch_stopping(struct batches *b);
 
 /* batch_lease.c: 0: the batch's model is leased for it; -1: *why. */
 int batch_lease_hold(struct batches *b, const struct batch_row *row, const char **why);
+/* Renews the lease that the batch has, when it is time. */
+void batch_lease_renew(struct batches *b, const struct batch_row *row);
 void batch_lease_drop(struct batches *b); /* the batches' own lease, if any */
 /* The live lease's own id: 1; another one: 0. */
 int batch_lease_lend(struct batches *b, const char *id, const char *lease);
@@ -62,8 +66,9 @@ int batch_lease_lend(struct batches *b, const char *id, const char *lease);
 /* batch_validate.c: true: something was done. */
 bool batch_validate(struct batches *b, struct batch_row *row);
 
-/* batch_chunk.c: runs the next rows and records them. true: something was done. */
+/* batch_progress.c: runs the next rows and records them. true: something was done. */
 bool batch_run_chunk(struct batches *b, struct batch_row *row);
+void batch_drop_ahead(struct batches *b); /* gives up the rows that run ahead, if any */
 
 /* batch_results.c */
 struct batch_results {

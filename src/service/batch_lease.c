@@ -137,6 +137,18 @@ static int acquire(struct batches *b, const struct batch_row *row, struct refusa
     return rc;
 }
 
+static bool renew_own(struct batches *b, const struct batch_row *row)
+{
+    return b->own.lease[0] && strcmp(b->own.id, row->id) == 0 &&
+           renew(b, &b->own, row->model_row) == 0;
+}
+
+void batch_lease_renew(struct batches *b, const struct batch_row *row)
+{
+    if (!hold_lent(b, row))
+        renew_own(b, row);
+}
+
 int batch_lease_hold(struct batches *b, const struct batch_row *row, const char **why)
 {
     struct refusal r = {0};
@@ -144,8 +156,7 @@ int batch_lease_hold(struct batches *b, const struct batch_row *row, const char 
 
     if (hold_lent(b, row))
         return 0;
-    if (b->own.lease[0] && strcmp(b->own.id, row->id) == 0 &&
-        renew(b, &b->own, row->model_row) == 0)
+    if (renew_own(b, row))
         return 0;
     batch_lease_drop(b);
     rc = acquire(b, row, &r);

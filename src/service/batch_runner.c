@@ -20,7 +20,11 @@ static bool end(struct batches *b, struct batch_row *row, enum batch_status to, 
                 const char *message)
 {
     bool own;
-    int rc = batch_close(b, row, to, code, message);
+    int rc;
+
+    if (b->ahead && strcmp(b->running, row->id) == 0)
+        batch_drop_ahead(b);
+    rc = batch_close(b, row, to, code, message);
 
     pthread_mutex_lock(&b->lock);
     own = strcmp(b->own.id, row->id) == 0;
@@ -141,6 +145,7 @@ void *batch_runner(void *batches)
             sleep_locked(b);
         pthread_mutex_unlock(&b->lock);
     }
+    batch_drop_ahead(b);
     batch_lease_drop(b);
     return NULL;
 }

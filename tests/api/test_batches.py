@@ -291,7 +291,7 @@ def test_a_lease_of_another_stands_in_the_way_unless_it_is_presented(own):
 
 def test_a_lease_that_comes_between_makes_it_wait_and_can_be_handed_over(make_server):
     own = make_server({"BATCH_WAIT_POLL_S": "0.05", "BATCH_LEASE_TTL_S": "1", "WEIGHTS_QUIESCE_MAX_HOLD_S": "60"})
-    batch = wait_for(own, start(own, many(own, 200, 20)), lambda b: b["request_counts"]["completed"] > 0)
+    batch = wait_for(own, start(own, many(own, 400, 60)), lambda b: b["request_counts"]["completed"] > 0)
     trainer = Trainer(own)
     trainer.do("quiesce")  # the rows are held, and the batch's lease runs out meanwhile
     until = time.monotonic() + 20
@@ -309,7 +309,7 @@ def test_a_lease_that_comes_between_makes_it_wait_and_can_be_handed_over(make_se
     answer = own.post(path, headers={"X-miLLM-Lease": lease["lease_id"]})
     assert answer.status == 200 and answer.json()["millm"]["lease_mode"] == "caller"
     batch = wait(own, batch)
-    assert batch["status"] == "completed" and len(results(own, batch)[0]) == 200
+    assert batch["status"] == "completed" and len(results(own, batch)[0]) == 400
     assert lease_of(own)["lease"]["holder"] == "bench"
     check_error(own.post(path, headers={"X-miLLM-Lease": lease["lease_id"]}), 409, "batch_state_conflict", "batch_id")
 
