@@ -124,6 +124,16 @@ def test_a_directory_that_cannot_be_served_ends_in_error_and_the_old_model_stays
     assert (tmp_path / "broken").exists()  # a local directory is never deleted
 
 
+def test_a_quantization_that_is_not_computed_is_refused_when_it_is_loaded(own):
+    row = own.register(MODELS / "tiny-qwen2", quantization="Q4", custom_name="quantized")
+    for _ in range(2):
+        refused(own.post(f"/api/models/{row['id']}/load"), 400, "UNSUPPORTED_QUANTIZATION", quantization="Q4")
+    answer = own.post("/v1/completions", {"model": "quantized", "prompt": "x", "max_tokens": 1})
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "unsupported_quantization")
+    assert granted(own.get(f"/api/models/{row['id']}"))["status"] == "ready"
+    granted(own.call("DELETE", f"/api/models/{row['id']}"))
+
+
 def test_load_unload_and_load_again(own):
     refused(own.post(f"/api/models/{own.row}/load"), 400, "MODEL_ALREADY_LOADED")
     assert granted(own.post(f"/api/models/{own.row}/unload"))["status"] == "ready"
