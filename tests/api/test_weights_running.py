@@ -166,3 +166,25 @@ def test_while_a_model_is_loaded_nobody_else_loads_attaches_or_leases(slow):
         assert (answer.status, answer.json()["error"]["code"]) == (503, "model_loading")
     wait_for(lambda: granted(server.get(f"/api/models/{third}"))["status"] == "loaded")
     assert status(server)["model"]["name"] == "tiny-qwen3"
+
+
+def test_a_stream_that_began_before_a_load_ends_on_its_own_weights(slow):
+    """And one that begins after it is answered by the new ones, at once."""
+    server = slow()
+    body = {"prompt": "The river ran low", "max_tokens": 400, "temperature": 0, "logit_bias": {"2": -100}}
+    texts = lambda chunks: "".join(c["choices"][0]["text"] for c in chunks if c["choices"])
+    before = texts(server.stream("/v1/completions", body)[1])
+    holder = Trainer(server)
+    holder.commit(0x0040)
+    saved = granted(holder.save("other", 1), 201)
+    holder.detach()
+    after = texts(server.stream("/v1/completions", {**body, "model": saved["name"]})[1])
+    granted(load(server, model_id=server.row))
+    started = In(lambda: server.stream("/v1/completions", body))
+    wait_for(lambda: in_flight(server) > 0)
+    granted(load(server, name=saved["name"]))
+    assert started.is_alive(), "it ended before the load"
+    new, new_chunks = server.stream("/v1/completions", {**body, "model": saved["name"]})
+    old, old_chunks = started.result()
+    assert old.header("X-miLLM-Model") == '"tiny-llama";origin=model;commits=0' and texts(old_chunks) == before
+    assert new.header("X-miLLM-Model").startswith(f'"{saved["name"]}"') and texts(new_chunks) == after != before

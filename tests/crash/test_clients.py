@@ -73,6 +73,11 @@ def wait_for(what, seconds=30):
         time.sleep(0.02)
 
 
+def resident_bytes(server):
+    with open(f"/proc/{server.process.pid}/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def descriptors(server):
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
@@ -189,7 +194,7 @@ def test_a_stop_in_the_middle_of_a_save_ends_it_whole_or_leaves_nothing(where, s
 def test_fifty_streams_that_are_reset_leave_the_slots_and_a_save_finds_nobody_in_its_way(where, servers):
     server = servers()
     server.attach()
-    before, files, rng = server.ask(), descriptors(server), random.Random(29)
+    before, files, bytes_before, rng = server.ask(), descriptors(server), resident_bytes(server), random.Random(29)
     name = server.status()["model"]["name"]
     for i in range(50):
         link = request(server, "POST", "/v1/completions", {"model": name, "prompt": "The river ran low", "max_tokens": 200,
@@ -205,3 +210,4 @@ def test_fifty_streams_that_are_reset_leave_the_slots_and_a_save_finds_nobody_in
     server.done("POST", "/api/weights/resume", {})
     assert server.ask() == before
     wait_for(lambda: descriptors(server) <= files + 1)
+    assert resident_bytes(server) < bytes_before + (24 << 20)  # the memory of a save, and no stream's
