@@ -205,6 +205,11 @@ static bool end_update(struct trainer *t)
 bool step_advance(struct trainer *t, int64_t deadline_ns, struct err *e)
 {
     switch (t->phase) {
+    case STEP_MASTERS:
+        if (!trainer_make_masters(t, deadline_ns))
+            return false;
+        t->phase = STEP_NORM;
+        return true;
     case STEP_NORM:
         return trainer_pieces(t, norm_item, deadline_ns) && end_norm(t, e);
     case STEP_CHECK:
@@ -228,8 +233,7 @@ int trainer_begin_step(struct trainer *t, const struct adam *a, struct weights *
     }
     if (t->config.mode == TRAIN_LORA && !(t->op.next_adapter = take_adapter(t, e)))
         return -1;
-    t->cursor = 0;
-    t->phase = STEP_NORM;
+    t->phase = STEP_MASTERS;
     return 0;
 }
 

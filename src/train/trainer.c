@@ -23,17 +23,6 @@ bool trainer_has_masters(const struct trainer *t)
     return t->config.mode == TRAIN_FULL && t->m->dtype != KERN_F32;
 }
 
-/* Masters are the weights, widened. */
-static void fill_master(struct trainer *t, int piece)
-{
-    const struct piece *p = &t->params.piece[piece];
-    const struct st_tensor *from = &t->w->tensors[t->params.place[p->param].tensor];
-    size_t at = p->at - t->params.param[p->param].offset;
-
-    kernels_pick(false)->to_f32(optim_floats(t->optim, SECTION_MASTER) + p->at,
-                                (const uint16_t *)weights_data(t->w, from) + at, t->m->dtype, p->n);
-}
-
 static int make_params(struct trainer *t, struct err *e)
 {
     if (t->config.mode == TRAIN_FULL)
@@ -75,8 +64,7 @@ struct trainer *trainer_new(const struct trainer_config *c, const struct weights
         err_nomem(e);
         goto fail;
     }
-    for (int i = 0; trainer_has_masters(t) && i < t->params.n_pieces; i++)
-        fill_master(t, i);
+    t->masters_old = trainer_has_masters(t);
     return t;
 
 fail:
@@ -94,12 +82,13 @@ static void drop_operation(struct trainer *t)
     free(t->pass.elementwise);
     free(t->pass.coef);
     t->pass = (struct pass_op){0};
+    t->cursor = 0;
     t->phase = PHASE_NONE;
 }
 
 static bool holds_pass(const struct trainer *t)
 {
-    return t->phase == PASS_FORWARD || t->phase == PASS_CLEAR || t->phase == PASS_BACKWARD;
+    return t->phase >= PASS_MASTERS && t->phase <= PASS_BACKWARD;
 }
 
 void trainer_free(struct trainer *t)
@@ -188,13 +177,28 @@ static void drop_gradients(struct trainer *t)
         t->grads_state = GRADS_BROKEN;
 }
 
+/* Masters are the weights, widened. */
 static void master_item(void *arg, int item, int worker)
 {
-    struct trainer *t = arg;
+    const struct piece_job *job = arg;
+    const struct trainer *t = job->t;
+    const struct piece *p = &t->params.piece[job->base + item];
+    const struct st_tensor *from = &t->w->tensors[t->params.place[p->param].tensor];
+    const uint16_t *values = weights_data(t->w, from);
 
     (void)worker;
-    optim_keep(t->optim, item);
-    fill_master(t, item);
+    optim_keep(t->optim, job->base + item);
+    kernels_pick(false)->to_f32(optim_floats(t->optim, SECTION_MASTER) + p->at,
+                                values + (p->at - t->params.param[p->param].offset), t->m->dtype,
+                                p->n);
+}
+
+bool trainer_make_masters(struct trainer *t, int64_t deadline_ns)
+{
+    if (t->masters_old && !trainer_pieces(t, master_item, deadline_ns))
+        return false;
+    t->masters_old = false;
+    return true;
 }
 
 void trainer_reset(struct trainer *t)
@@ -202,16 +206,16 @@ void trainer_reset(struct trainer *t)
     drop_gradients(t);
     t->optim->fresh = true;
     t->step = 0;
-    if (trainer_has_masters(t))
-        pool_run(t->config.pool, master_item, t, t->params.n_pieces);
+    t->masters_old = trainer_has_masters(t);
 }
 
 struct trainer_frozen *trainer_freeze(struct trainer *t, struct err *e)
 {
-    if (t->phase == STEP_UPDATE) {
-        err_set(e, ERR_CONFLICT, "an optimizer step is half written");
+    if (t->phase != PHASE_NONE) {
+        err_set(e, ERR_CONFLICT, "an operation of the run is under way");
         return NULL;
     }
+    trainer_make_masters(t, 0);
     return frozen_new(t->optim, e);
 }
 
@@ -254,6 +258,7 @@ void trainer_adopt(struct trainer *t, struct trainer_state *s)
     drop_gradients(t);
     t->optim = s->optim;
     t->step = s->step;
+    t->masters_old = false;
     s->optim = was;
     trainer_state_free(s);
     model_free(t->master_model);
@@ -341,7 +346,7 @@ int trainer_begin_pass(struct trainer *t, const struct loss_config *loss, float 
     job.model = pass_model(t, e);
     if (!job.model || pass_begin(t->config.pass, &job, e) < 0)
         goto fail;
-    t->phase = PASS_FORWARD;
+    t->phase = job.model == t->m ? PASS_FORWARD : PASS_MASTERS;
     return 0;
 
 fail:
@@ -420,6 +425,11 @@ static bool begin_backward(struct trainer *t)
 static bool pass_advance(struct trainer *t, int64_t deadline_ns, struct err *e)
 {
     switch (t->phase) {
+    case PASS_MASTERS:
+        if (!trainer_make_masters(t, deadline_ns))
+            return false;
+        t->phase = PASS_FORWARD;
+        return true;
     case PASS_FORWARD:
         return pass_run(t->config.pass, deadline_ns) == PASS_DONE && end_forward(t, e);
     case PASS_CLEAR:

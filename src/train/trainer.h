@@ -113,7 +113,7 @@ void trainer_reset(struct trainer *t);
  * f32: master.<name> (full, where the weights are not F32), exp_avg.<name>, exp_avg_sq.<name>.
  * Counted by its own life: end it. Reads from any one thread while the run goes on. */
 struct trainer_frozen;
-/* ERR_CONFLICT while a step is half written; ERR_NOMEM. */
+/* Between two operations: ERR_CONFLICT in one. ERR_NOMEM. */
 struct trainer_frozen *trainer_freeze(struct trainer *t, struct err *e);
 /* Any thread, also after trainer_free; NULL is allowed. */
 void trainer_thaw(struct trainer_frozen *f);

@@ -11,10 +11,12 @@
 #include "train/trainer.h"
 
 enum phase {
-    PHASE_NONE, /* no operation */
+    PHASE_NONE,   /* no operation */
+    PASS_MASTERS, /* passes on the masters: first they are made of the weights, if they are old */
     PASS_FORWARD,
     PASS_CLEAR, /* gradients that a cancelled pass left become zero */
     PASS_BACKWARD,
+    STEP_MASTERS,
     STEP_NORM,
     STEP_CHECK,  /* F16: does every new value fit? */
     STEP_UPDATE, /* from here on the step cannot be taken back */
@@ -58,6 +60,7 @@ struct trainer {
     struct grads grads;
     enum grads_state grads_state;
     struct optim *optim;
+    bool masters_old; /* the weights were replaced: masters are to be made of them before use */
     struct model *master_model; /* over the masters, when a pass has run on them */
     int64_t step;
     /* the running operation */
@@ -77,6 +80,8 @@ bool trainer_pieces(struct trainer *t, pool_fn *fn, int64_t deadline_ns);
 
 /* step.c: one phase, until the deadline. true: t->phase has moved on. */
 bool step_advance(struct trainer *t, int64_t deadline_ns, struct err *e);
-/* LoRA, and full fine-tuning of an F32 image: the weights are their own masters. */
+/* false for LoRA and for an F32 image: the weights are their own masters. */
 bool trainer_has_masters(const struct trainer *t);
+/* PASS_MASTERS, STEP_MASTERS; true: the masters are there. */
+bool trainer_make_masters(struct trainer *t, int64_t deadline_ns);
 #endif
