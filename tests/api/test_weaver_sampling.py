@@ -1,0 +1,236 @@
+"""Sampling sessions: weights that stay, samples, log-probabilities, pauses, and what is refused."""
+import math
+import threading
+import uuid
+
+import pytest
+from conftest import MODELS
+from weaver import ENV, Run, Weaver, error, tokens
+
+
+@pytest.fixture(scope="module")
+def own(make_server):
+    server = make_server(ENV, model=None)
+    server.register(MODELS / "tiny-llama")
+    server.register(MODELS / "tiny-lfm2")
+    return server
+
+
+@pytest.fixture(scope="module")
+def w(own):
+    return Weaver(own).connect()
+
+
+@pytest.fixture(scope="module")
+def run(w):
+    run = Run(w, lora_config={"rank": 8, "seed": 7})
+    run.train(2)
+    return run
+
+
+@pytest.fixture(scope="module")
+def sampler(w, run):
+    return Sampler(w, model_path=run.export(path="s"), base_model="tiny-llama", model_id=run.id)
+
+
+@pytest.fixture(scope="module")
+def full(w):
+    run = Run(w, training_mode="full_ft")
+    run.train(1, 1e-3)
+    return Sampler(w, model_path=run.export(path="f"))
+
+
+def chunks(ids):
+    return {"chunks": [{"type": "encoded_text", "tokens": ids}]}
+
+
+PROMPT = tokens(3, 7)
+
+
+class Sampler:
+    def __init__(self, w, **body):
+        self.w = w
+        self.made = w.post(f"/sessions/{w.session}/sampling-sessions", {"sampling_session_seq_id": 1, **body}, 201)
+        self.path = f"/sampling-sessions/{self.made['id']}"
+
+    def body(self, prompt=PROMPT, extra=None, **params):
+        return {"prompt": chunks(prompt), "sampling_params": {"temperature": 1.0, "top_p": 1.0, "top_k": -1, **params}, **(extra or {})}
+
+    def sample(self, *a, **kw):
+        return self.w.run(self.path + "/samples", self.body(*a, **kw))["result"]
+
+    def one(self, *a, **kw):
+        return self.sample(*a, **kw)["sequences"][0]
+
+    def logprobs(self, prompt=PROMPT, **extra):
+        return self.w.run(self.path + "/logprobs", {"prompt": chunks(prompt), **extra})["result"]
+
+
+# ---- sessions ----
+
+def test_a_session_tells_what_it_samples(w, run, sampler):
+    made = sampler.made
+    assert made["base_model"] == "tiny-llama" and made["model_id"] == run.id and made["model_path"].endswith("/sampler-s")
+    assert made["tokenizer_path"] == str(MODELS / "tiny-llama") and w.get(sampler.path) == made
+    assert Sampler(w, model_path=made["model_path"]).made["base_model"] == "tiny-llama"
+    base = Sampler(w, base_model="tiny-llama").made
+    assert base["model_path"] is None and base["checkpoint_id"] is None
+
+
+@pytest.mark.parametrize("body,status,code", [
+    ({}, 400, "invalid_request"), ({"base_model": None, "model_path": None}, 400, "invalid_request"),
+    ({"base_model": "none"}, 404, "base_model_not_found"), ({"model_path": 5}, 400, "invalid_request"),
+    ({"model_path": f"weaver://{uuid.uuid4()}/checkpoints/x", "base_model": "tiny-llama"}, 404, "checkpoint_not_found"),
+    ({"model_path": "nonsense"}, 404, "checkpoint_not_found")])
+def test_a_bad_session_is_refused(w, body, status, code):
+    error(w.call("POST", f"/sessions/{w.session}/sampling-sessions", body), status, code)
+
+
+def test_a_deleted_session_is_gone(w):
+    s = Sampler(w, base_model="tiny-llama")
+    assert w.call("DELETE", s.path).status == 204
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/samples"), ("POST", "/logprobs")):
+        error(w.call(method, s.path + path, s.body() if method == "POST" else None), 404, "sampling_session_not_found")
+
+
+# ---- the same numbers as the trainer ----
+
+@pytest.mark.parametrize("base,mode", [("tiny-llama", "lora"), ("tiny-llama", "full_ft"), ("tiny-lfm2", "lora"), ("tiny-lfm2", "full_ft")])
+def test_a_sampler_scores_with_the_bits_of_the_trainer(w, base, mode):
+    run = Run(w, base=base, training_mode=mode, lora_config={"rank": 4, "seed": 2})
+    run.train(2, 1e-3)
+    want, s = run.logprobs(), Sampler(w, model_path=run.export())
+    got = s.logprobs(tokens(1))["prompt_logprobs"]
+    assert got[0] is None and got[1:] == want
+    run.train(1, 1e-3)
+    assert s.logprobs(tokens(1))["prompt_logprobs"][1:] == want, "an export does not move"
+    q = s.one(max_tokens=8, seed=1)
+    assert s.logprobs(PROMPT + q["tokens"])["prompt_logprobs"][len(PROMPT):] == q["logprobs"]
+
+
+def test_many_samplers_at_once_give_what_each_gives_alone(w, run):
+    samplers = [Sampler(w, base_model="tiny-llama")]
+    for _ in range(3):
+        run.train(1)
+        samplers.append(Sampler(w, model_path=run.export()))
+    want = [s.sample(extra={"num_samples": 4}, max_tokens=8, seed=5) for s in samplers]
+    got = [None] * len(samplers)
+
+    def ask(i):
+        got[i] = samplers[i].sample(extra={"num_samples": 4}, max_tokens=8, seed=5)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(samplers))]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert got == want and len({str(x["sequences"]) for x in got}) > 1
+
+
+def test_scores_under_a_temperature(sampler):
+    hot = sampler.logprobs(loss_fn_config={"temperature": 1e6})["prompt_logprobs"][1:]
+    assert max(hot) - min(hot) < 1e-3 and math.isclose(hot[0], -math.log(512), rel_tol=1e-3)
+    assert sampler.logprobs(return_rollout_token_expert=True)["return_rollout_token_expert_data"] is None
+
+
+# ---- samples ----
+
+def test_a_sample_has_tokens_text_and_usage(w, sampler):
+    r = sampler.sample(max_tokens=6, seed=1)
+    q = r["sequences"][0]
+    assert len(q["tokens"]) == len(q["logprobs"]) == 6 and q["stop_reason"] == "length" and isinstance(q["text"], str)
+    assert r["usage"] == {"prompt_tokens": 8, "completion_tokens": 6, "total_tokens": 14}
+    assert q["weight_version"] == r["weight_version"] == sampler.made["checkpoint_id"]
+    assert "old_logprobs" not in q and "sampling_masks" not in q and r["prompt_logprobs"] is None
+
+
+def test_seeds_repeat_and_samples_differ(sampler):
+    a = sampler.sample(extra={"num_samples": 5}, max_tokens=8, temperature=1.5, seed=1)
+    assert sampler.sample(extra={"num_samples": 5}, max_tokens=8, temperature=1.5, seed=1) == a
+    assert len({tuple(q["tokens"]) for q in a["sequences"]}) > 1
+    assert sampler.one(max_tokens=8, temperature=1.5, seed=9, sampling_seed=1) == a["sequences"][0]
+    assert sampler.one(max_tokens=8, temperature=0.0) == sampler.one(max_tokens=8, top_k=1)
+
+
+def test_tokens_and_texts_stop_a_sample(sampler):
+    g = sampler.one(max_tokens=16, temperature=0.0)
+    q = sampler.one(max_tokens=16, temperature=0.0, stop_token_ids=[g["tokens"][3]])
+    at = g["tokens"].index(g["tokens"][3])
+    assert q["tokens"] == g["tokens"][:at + 1] and q["stop_reason"] == "stop"
+    word = g["text"][2:5]
+    q = sampler.one(max_tokens=16, temperature=0.0, stop=[word, "\x01never"])
+    assert q["stop_reason"] == "stop" and q["text"] == g["text"][:g["text"].index(word)]
+    assert q["tokens"] == g["tokens"][:len(q["tokens"])]
+
+
+def test_prompts_are_scored_beside_samples(sampler):
+    r = sampler.sample(max_tokens=2, extra={"prompt_logprobs": True, "topk_prompt_logprobs": 3})
+    assert r["prompt_logprobs"] == sampler.logprobs()["prompt_logprobs"]
+    assert r["topk_prompt_logprobs"][0] is None
+    for row, p in zip(r["topk_prompt_logprobs"][1:], r["prompt_logprobs"][1:]):
+        assert len(row) == 3 and row == sorted(row, key=lambda x: -x[1]) and p <= row[0][1]
+
+
+def test_masks_and_what_was_drawn_from(sampler):
+    q = sampler.one(max_tokens=8, temperature=0.7, top_k=5, seed=3, extra={"return_sampling_mask": True, "return_old_logprob": True})
+    assert all(1 <= len(m) <= 5 and t in m for m, t in zip(q["sampling_masks"], q["tokens"])) and len(q["old_logprobs"]) == 8
+    q = sampler.one(max_tokens=4, seed=3, extra={"return_sampling_mask": True, "return_old_logprob": True})
+    assert q["sampling_masks"] == [[]] * 4 and all(abs(a - b) < 1e-5 for a, b in zip(q["old_logprobs"], q["logprobs"]))
+
+
+def test_score_centering(w, sampler):
+    q = sampler.one(max_tokens=4, seed=3, extra={"score_centering": {"head_size": 6, "transport": "inline"}})
+    assert q["sampler_logprobs"] == q["logprobs"] and q["sampler_topk_mask"] == [[1] * 6] * 4
+    assert q["sampler_distribution"]["schema"] == "behavior/unfiltered/v1"
+    for ids, values in zip(q["sampler_topk_ids"], q["sampler_topk_logprobs"]):
+        assert len(set(ids)) == 6 and sum(map(math.exp, values)) <= 1 + 1e-5
+    bad = sampler.body(temperature=0.5, extra={"score_centering": {"head_size": 6}})
+    error(w.call("POST", sampler.path + "/samples", bad), 400, "unsupported_option")
+
+
+@pytest.mark.parametrize("params,extra,code", [
+    ({"temperature": -1}, {}, "invalid_request"), ({"top_p": 0}, {}, "invalid_request"), ({"top_p": 1.5}, {}, "invalid_request"),
+    ({"max_tokens": 0}, {}, "invalid_request"), ({"stop": "x"}, {}, "invalid_request"), ({"stop": [""]}, {}, "invalid_request"),
+    ({"stop": ["x"] * 17}, {}, "invalid_request"), ({"stop_token_ids": [512]}, {}, "token_out_of_range"),
+    ({"seed": "x"}, {}, "invalid_request"), ({}, {"num_samples": 0}, "invalid_request"),
+    ({}, {"num_samples": 100000}, "invalid_request"), ({}, {"topk_prompt_logprobs": 1000}, "invalid_request"),
+    ({}, {"score_centering": {"head_size": 0}}, "invalid_request"), ({}, {"score_centering": {}}, "invalid_request"),
+    ({}, {"score_centering": {"head_size": 4, "transport": "ref"}}, "unsupported_option"),
+    ({}, {"return_sampling_mask": True, "sampling_mask_transport": "ref"}, "unsupported_option"),
+    ({}, {"prompt": chunks([])}, "invalid_datum"), ({}, {"prompt": chunks([512])}, "token_out_of_range"),
+    ({}, {"prompt": 5}, "invalid_datum"), ({}, {"prompt": chunks([1] * 300000)}, "context_length_exceeded")])
+def test_a_bad_sample_is_refused(w, sampler, params, extra, code):
+    error(w.call("POST", sampler.path + "/samples", sampler.body(extra=extra, **params)), 400, code)
+
+
+# ---- pauses ----
+
+def control(s, what, body=None):
+    return s.w.post(f"{s.path}/{what}-generation", body or {})
+
+
+def test_an_abort_gives_what_there_is_and_the_rest_waits(w, full):
+    whole = full.one(max_tokens=200, temperature=0.0)
+    ops = [w.post(full.path + "/samples", full.body(max_tokens=200, temperature=0.0)) for _ in range(12)]
+    assert control(full, "pause", {"mode": "abort"}) == {"ok": True, "status": "paused", "mode": "abort"}
+    for op in ops:
+        q = w.wait(op)["result"]["sequences"][0]
+        assert q["tokens"] == whole["tokens"][:len(q["tokens"])] and q["stop_reason"] in ("abort", "length", "stop")
+    later = w.post(full.path + "/samples", full.body(max_tokens=3, temperature=0.0))
+    assert later["status"] == "pending"
+    assert control(full, "continue") == {"ok": True, "status": "running"}
+    assert w.wait(later)["result"]["sequences"][0]["tokens"] == whole["tokens"][:3]
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+def test_other_pauses_change_no_token(w, full, mode):
+    want = full.sample(extra={"num_samples": 3}, max_tokens=100, seed=4)
+    ops = [w.post(full.path + "/samples", full.body(extra={"num_samples": 3}, max_tokens=100, seed=4)) for _ in range(4)]
+    control(full, "pause", {"mode": mode})
+    control(full, "continue")
+    assert [w.wait(op)["result"] for op in ops] == [want] * 4
+
+
+def test_only_a_full_model_can_be_paused(w, sampler, full):
+    error(w.call("POST", sampler.path + "/pause-generation", {"mode": "abort"}), 400, "invalid_request")
+    error(w.call("POST", sampler.path + "/continue-generation"), 400, "invalid_request")
+    error(w.call("POST", full.path + "/pause-generation", {"mode": "now"}), 400, "invalid_request")
+    error(w.call("POST", f"/sampling-sessions/{uuid.uuid4()}/pause-generation", {"mode": "abort"}), 404, "sampling_session_not_found")
