@@ -1,6 +1,7 @@
 /* kernels/backward.h - the arithmetic of the backward pass, in variants that give the same bits.
  *
- * Gradients are f32 under every numerics. Nearly all of the work is one kernel, the chain: a matrix
+ * Gradients are f32 under every numerics; under bf16-1 the factors of the products of weights are
+ * rounded to BF16. Nearly all of the work is one kernel, the chain: a matrix
  * product whose every element is one rising chain of fused multiply-adds that starts from what the
  * element holds. So a sum may be cut anywhere along its chain, by calls, slices or micro-batches,
  * and keeps its bits:
@@ -31,6 +32,9 @@ struct chain {
     enum kern_dtype b_dtype;
     ptrdiff_t ldb; /* elements */
     int m, n, steps;
+    /* chain_pairs: steps are counted in pairs from each of these rising ends on, the last of which
+     * is `steps`; NULL: from 0 on alone */
+    const int *ends;
 };
 
 struct conv_back {
@@ -45,10 +49,15 @@ struct conv_back {
 };
 
 struct kernels_back {
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name; /* "ref", "avx2", "avx512", "bf16", "bf16-ref" */
 
     /* scratch: CHAIN_SCRATCH bytes, 64-aligned, own to the calling thread. */
     void (*chain)(const struct chain *p, void *scratch);
+    /* Numerics bf16-1, NULL in exact tables: A and B rounded to BF16, two steps at a time, the odd
+     * one's product first, as the BF16 dot instruction adds them (kernels/bf16.h); a pair that ends
+     * early has zeros for its second step. B is F32 or BF16; with a_step 1 there are no ends. May
+     * be cut between pairs. */
+    void (*chain_pairs)(const struct chain *p, void *scratch);
 
     /* y = x r w with r = 1/sqrt(mean(x^2) + eps), T rows of C: with g = dy w,
      * dx = r (g - x (sum(g x) / C) r^2), or dx += that. r [T] is stored for rmsnorm_weight; sums

@@ -19,3 +19,17 @@ const struct kernels_back kernels_back_avx512 = {
     .attention_row = attention_row,
     .short_conv = short_conv_back,
 };
+
+/* Only the products of weights differ. */
+const struct kernels_back kernels_back_bf16 = {
+    .name = "bf16",
+    .chain = chain,
+    .chain_pairs = chain_bf16,
+    .rmsnorm = rmsnorm_back,
+    .rmsnorm_weight = rmsnorm_weight,
+    .swiglu = swiglu_back,
+    .softmax = softmax_back,
+    .scale = scale,
+    .attention_row = attention_row,
+    .short_conv = short_conv_back,
+};

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/backward_variants.h"
+#include "kernels/bf16.h"
 #include "kernels/lanes.h"
 
 static void chain_ref(const struct chain *p, void *scratch)
@@ -17,6 +18,31 @@ static void chain_ref(const struct chain *p, void *scratch)
                 c[j] = fmaf(a, weight_f32(p->b, p->b_dtype, (size_t)(t * p->ldb + j)), c[j]);
         }
     }
+}
+
+static void add_pair(float *c, const struct chain *p, const float *a, struct chain_pair pair)
+{
+    uint16_t even = bf16_round(a[pair.t * p->a_step]);
+    uint16_t odd = pair.two ? bf16_round(a[(pair.t + 1) * p->a_step]) : 0;
+
+    for (int j = 0; j < p->n; j++) {
+        size_t at = (size_t)(pair.t * p->ldb + j), next = at + (size_t)p->ldb;
+        uint16_t b_even = bf16_round(weight_f32(p->b, p->b_dtype, at));
+        uint16_t b_odd = pair.two ? bf16_round(weight_f32(p->b, p->b_dtype, next)) : 0;
+
+        c[j] = bf16_add_product(bf16_add_product(c[j], odd, b_odd), even, b_even);
+    }
+}
+
+static void chain_pairs_ref(const struct chain *p, void *scratch)
+{
+    struct chain_pair pair;
+    int segment = 0;
+
+    (void)scratch;
+    for (int t = 0; chain_next_pairs(p, &t, &segment, &pair, 1) > 0;)
+        for (int i = 0; i < p->m; i++)
+            add_pair(p->c + i * p->ldc, p, p->a + i * p->a_row, pair);
 }
 
 static void rmsnorm_row(float *dx, const float *dy, const float *x, const void *w,
@@ -166,6 +192,20 @@ static void short_conv_back_ref(const struct conv_back *p, int c0, int c1)
 const struct kernels_back kernels_back_ref = {
     .name = "ref",
     .chain = chain_ref,
+    .rmsnorm = rmsnorm_back_ref,
+    .rmsnorm_weight = rmsnorm_weight_ref,
+    .swiglu = swiglu_back_ref,
+    .softmax = softmax_back_ref,
+    .scale = scale_ref,
+    .attention_row = attention_row_ref,
+    .short_conv = short_conv_back_ref,
+};
+
+/* Only the products of weights differ. */
+const struct kernels_back kernels_back_bf16_ref = {
+    .name = "bf16-ref",
+    .chain = chain_ref,
+    .chain_pairs = chain_pairs_ref,
     .rmsnorm = rmsnorm_back_ref,
     .rmsnorm_weight = rmsnorm_weight_ref,
     .swiglu = swiglu_back_ref,

@@ -5,28 +5,10 @@
  * written as zero. The 16 lanes then meet in the canonical tree, in plain f32. Rows are padded with
  * zeros to a multiple of 32. Activations are rounded to nearest even; their denormals become zero.
  */
-#include <math.h>
-
-#include "kernels/lanes.h"
+#include "kernels/bf16.h"
 #include "kernels/variants.h"
 
 enum { STEP = 2 * LANES };
-
-static float flush(float f)
-{
-    uint32_t u = f32_bits(f);
-
-    return u & 0x7f800000 ? f : bits_f32(u & 0x80000000);
-}
-
-static uint16_t round_bf16(float f)
-{
-    uint32_t u = f32_bits(flush(f));
-
-    if ((u & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(u >> 16 | 0x40); /* a NaN stays one */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 
 static size_t row_elements(int k)
 {
@@ -45,13 +27,8 @@ void linear_x_bf16_ref(void *px, const float *x, int ldx, int m0, int m1, int k)
         const float *from = x + (ptrdiff_t)r * ldx;
 
         for (size_t i = 0; i < row_elements(k); i++)
-            to[i] = i < (size_t)k ? round_bf16(from[i]) : 0;
+            to[i] = i < (size_t)k ? bf16_round(from[i]) : 0;
     }
-}
-
-static float add_product(float acc, uint16_t a, uint16_t b)
-{
-    return flush(fmaf(flush(bf16_f32(a)), flush(bf16_f32(b)), flush(acc)));
 }
 
 static float dot(const uint16_t *x, const uint16_t *w, int k)
@@ -61,8 +38,8 @@ static float dot(const uint16_t *x, const uint16_t *w, int k)
     for (int i = 0; i < (int)row_elements(k); i += 2) {
         float *p = &lane[i / 2 % LANES];
 
-        *p = add_product(*p, i + 1 < k ? x[i + 1] : 0, i + 1 < k ? w[i + 1] : 0);
-        *p = add_product(*p, i < k ? x[i] : 0, i < k ? w[i] : 0);
+        *p = bf16_add_product(*p, i + 1 < k ? x[i + 1] : 0, i + 1 < k ? w[i + 1] : 0);
+        *p = bf16_add_product(*p, i < k ? x[i] : 0, i < k ? w[i] : 0);
     }
     return lanes_sum(lane);
 }

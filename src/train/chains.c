@@ -70,6 +70,15 @@ void chain_columns(struct chain_target *t, const float *dy, ptrdiff_t ldy, int r
     t->rows = TALL;
 }
 
+void chain_of_weights(struct chain_target *t, const struct kernels_back *k, enum kern_dtype weights,
+                      const int *ends)
+{
+    struct chain_link *l = &t->link[t->n_links - 1];
+
+    l->pairs = k->chain_pairs && weights == KERN_BF16;
+    l->ends = ends;
+}
+
 static long products_of(const struct chain_target *t)
 {
     long steps = 0;
@@ -124,9 +133,13 @@ static void run_block(const struct chain_target *t, const struct kernels_back *k
                           .ldb = from->ldb,
                           .m = m,
                           .n = n,
-                          .steps = from->steps};
+                          .steps = from->steps,
+                          .ends = from->ends};
 
-        k->chain(&p, scratch);
+        if (from->pairs)
+            k->chain_pairs(&p, scratch);
+        else
+            k->chain(&p, scratch);
     }
     for (int r = 0; t->factor != 1 && r < m; r++)
         k->scale(c + r * t->ldc, (size_t)n, t->factor);

@@ -21,6 +21,8 @@ struct chain_link {
     enum kern_dtype b_dtype;
     ptrdiff_t ldb;
     int steps;
+    bool pairs;      /* numerics of the weights' products (kernels/backward.h, chain_pairs) */
+    const int *ends; /* of its segments, or NULL */
 };
 
 struct chain_target {
@@ -47,6 +49,10 @@ void chain_times(struct chain_target *t, const float *dy, ptrdiff_t ldy, const v
 /* dW += dY^T X over `rows` rows. */
 void chain_outer(struct chain_target *t, const float *dy, ptrdiff_t ldy, const float *x,
                  ptrdiff_t ldx, int rows);
+/* The last link runs as a product of weights: in pairs where the kernels have such a chain. ends:
+ * where the sequences of its rows end, so that pairs do not depend on what else is in the call. */
+void chain_of_weights(struct chain_target *t, const struct kernels_back *k, enum kern_dtype weights,
+                      const int *ends);
 /* Bias: sums of the columns of dY over `rows` rows, as a target of one column. */
 void chain_columns(struct chain_target *t, const float *dy, ptrdiff_t ldy, int rows);
 

@@ -66,7 +66,11 @@ bool back_chains(struct pass *p)
 
 static void begin_group(struct pass *p, int group)
 {
+    const struct group *g = &p->plan.groups[group];
+
     p->back = (struct back){.group = group};
+    for (int i = 0; i < g->n; i++)
+        p->ends[i] = p->first_row[g->first + i] - g->row + p->job.sequences[g->first + i].n;
     if (p->plan.n_groups > 1) {
         p->stage = STAGE_AGAIN;
         walk_begin(p, group, false);

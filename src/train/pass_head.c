@@ -30,17 +30,6 @@ static int call_row(const struct pass *p, int i)
     return group_at_hand(p)->row + p->active[i];
 }
 
-void head_begin(struct pass *p)
-{
-    const struct group *g = group_at_hand(p);
-
-    p->back.op = p->back.item = p->back.tile = p->back.block = 0;
-    p->back.n_active = 0;
-    for (int r = 0; r < g->rows; r++)
-        if (p->target[g->row + r] != NO_TARGET && p->coef[g->row + r] != 0)
-            p->active[p->back.n_active++] = r;
-}
-
 /* ---- normed rows, packed ---- */
 
 static void norm_item(void *arg, int item, int worker)
@@ -71,9 +60,31 @@ static void norm_item(void *arg, int item, int worker)
 
 static int tile_rows(const struct pass *p)
 {
-    int left = p->back.n_active - p->back.tile;
+    return p->back.tile_rows;
+}
 
-    return left < HEAD_ROWS ? left : HEAD_ROWS;
+static int first_row_of(const struct pass *p, int i)
+{
+    return call_row(p, i) - p->pos[call_row(p, i)];
+}
+
+/* The tile from back.tile on: where sequences end among its rows, and as many rows that no pair of
+ * a sequence is cut in two. */
+static void begin_tile(struct pass *p)
+{
+    int from = p->back.tile, left = p->back.n_active - from, n_ends = 0, run = 0;
+    int most = left < HEAD_ROWS ? left : HEAD_ROWS;
+
+    for (int i = 0; i < most; i++, run++)
+        if (i > 0 && first_row_of(p, from + i) != first_row_of(p, from + i - 1)) {
+            p->head_ends[n_ends++] = i;
+            run = 0;
+        }
+    if (most < left && run % 2 == 1 &&
+        first_row_of(p, from + most) == first_row_of(p, from + most - 1))
+        most--;
+    p->head_ends[n_ends] = most;
+    p->back.tile_rows = most;
 }
 
 static int block_outs(const struct pass *p)
@@ -184,9 +195,11 @@ static void chains_of_block(struct pass *p)
     t->clear = p->back.block == 0;
     t->rows = PART_ROWS;
     chain_times(t, p->head, HEAD_BLOCK, w.w, w.dtype, w.k, w.n);
+    chain_of_weights(t, p->kb, w.dtype, NULL);
     if (p->grads->head) {
         t = chains_add(&p->chains, p->grads->head + (size_t)p->back.block * (size_t)H, H, w.n, H);
         chain_outer(t, p->head, HEAD_BLOCK, p->a.h + at, H, tile_rows(p));
+        chain_of_weights(t, p->kb, w.dtype, p->head_ends);
     }
     if (head_lora(p))
         chains_of_lora(p, head_lora(p));
@@ -261,6 +274,18 @@ static void final_weight_item(void *arg, int item, int worker)
 
 /* ---- order ---- */
 
+void head_begin(struct pass *p)
+{
+    const struct group *g = group_at_hand(p);
+
+    p->back.op = p->back.item = p->back.tile = p->back.block = 0;
+    p->back.n_active = 0;
+    for (int r = 0; r < g->rows; r++)
+        if (p->target[g->row + r] != NO_TARGET && p->coef[g->row + r] != 0)
+            p->active[p->back.n_active++] = r;
+    begin_tile(p);
+}
+
 enum head_op { OP_NORM, OP_LOGITS, OP_BLOCK, OP_LORA, OP_CLEAR, OP_FINAL, OP_WEIGHT, OP_END };
 
 /* Logits and chains of one block after the other, of one tile after the other. */
@@ -270,8 +295,11 @@ static int after_block(struct pass *p)
     if (p->back.block < p->config.vocab)
         return OP_LOGITS;
     p->back.block = 0;
-    p->back.tile += HEAD_ROWS;
-    return p->back.tile < p->back.n_active ? OP_LOGITS : OP_LORA;
+    p->back.tile += p->back.tile_rows;
+    if (p->back.tile == p->back.n_active)
+        return OP_LORA;
+    begin_tile(p);
+    return OP_LOGITS;
 }
 
 static bool run_op(struct pass *p)

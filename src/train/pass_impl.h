@@ -141,9 +141,11 @@ struct pass {
     int n_slots;
     struct row_run *runs; /* of the chunk at hand */
     int n_runs;
-    int *active;                /* rows of the group that have a gradient, counted from its first */
-    float *hidden;              /* [FORWARD_ROWS_MAX,H]: final norm of a chunk */
+    int *ends;     /* where the sequences of the group end, rows counted from its first */
+    int *active;   /* rows of the group that have a gradient, counted from its first */
+    float *hidden; /* [FORWARD_ROWS_MAX,H]: final norm of a chunk */
     struct logits_row *answers; /* [HEAD_TILE] */
+    int *head_ends;             /* [HEAD_ROWS]: where sequences end among the rows of a tile */
     float *head;                /* [HEAD_ROWS,HEAD_BLOCK] logits, then their gradients */
     void *head_px;              /* rows of a tile, prepared */
 

@@ -181,6 +181,7 @@ static void add_inputs(struct pass *p, const struct products *m)
         const struct part *part = &m->part[i];
 
         chain_times(t, part->dy, part->ldy, part->w->w, part->w->dtype, part->w->k, part->w->n);
+        chain_of_weights(t, p->kb, part->w->dtype, NULL);
     }
     for (int i = 0; i < m->n; i++) {
         const struct lora *l = lora_of(p, &m->part[i]);
@@ -206,6 +207,14 @@ static void add_lora(struct pass *p, const struct products *m, int i)
                     lora_rows(p, p->a.lora_du, i), p->plan.rank, m->x, m->k, rows);
 }
 
+static void add_weight(struct pass *p, const struct products *m, const struct part *part)
+{
+    struct chain_target *t = chains_add(&p->chains, part->dw, m->k, part->w->n, m->k);
+
+    chain_outer(t, part->dy, part->ldy, m->x, m->k, group_at_hand(p)->rows);
+    chain_of_weights(t, p->kb, part->w->dtype, p->ends);
+}
+
 static bool run_products(struct pass *p, const struct products *m)
 {
     int rows = group_at_hand(p)->rows;
@@ -217,8 +226,7 @@ static bool run_products(struct pass *p, const struct products *m)
             const struct part *part = &m->part[i];
 
             if (part->dw)
-                chain_outer(chains_add(&p->chains, part->dw, m->k, part->w->n, m->k), part->dy,
-                            part->ldy, m->x, m->k, rows);
+                add_weight(p, m, part);
             if (part->bias)
                 chain_columns(chains_add(&p->chains, part->bias, 1, part->w->n, 1), part->dy,
                               part->ldy, rows);

@@ -102,6 +102,7 @@ static size_t cut_call(struct pass *p, const struct plan *pl, const struct pass_
     p->logprob = cut(&c, n, sizeof(float));
     p->max = cut(&c, n, sizeof(float));
     p->inv = cut(&c, n, sizeof(float));
+    p->ends = cut(&c, (size_t)job->n_sequences, sizeof *p->ends);
     p->active = cut(&c, (size_t)pl->rows, sizeof *p->active);
     p->runs = cut(&c, FORWARD_ROWS_MAX, sizeof *p->runs);
     p->answers = cut(&c, HEAD_TILE, sizeof *p->answers);
@@ -111,6 +112,7 @@ static size_t cut_call(struct pass *p, const struct plan *pl, const struct pass_
     if (job->backward) {
         p->d_embed = cut_rows(&c, 1, rows, g->hidden);
         p->head = cut_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
+        p->head_ends = cut(&c, HEAD_ROWS, sizeof *p->head_ends);
         p->head_px = cut(&c, p->k->linear_x_bytes(HEAD_ROWS, g->hidden), 1);
         cut_gradients(&p->a, &c, g, pl->rank, pl->rows);
     }

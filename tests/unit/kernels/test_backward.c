@@ -3,7 +3,7 @@
 
 #include "kernels/backward.h"
 
-/* The three backward tables, each once. */
+/* The exact backward tables, each once. */
 static const char *const owners[] = {"ref", "avx2", "avx512"};
 
 #define FOR_EACH_BACK(t)                                                                        \
@@ -84,6 +84,86 @@ static void chains_have_the_bits_of_the_reference(void **state)
                 check_chain(t, shapes[i], (enum kern_dtype)dtype, true);
             }
     }
+}
+
+/* Three segments of odd lengths, and none. */
+static void check_pairs(const struct kernels_back *t, struct shape s, enum kern_dtype dtype,
+                        bool columns)
+{
+    const struct kernels_back *want_of = kernels_back_of(kernels_by_name("bf16-ref"));
+    ptrdiff_t ldb = s.n + 3, lda = columns ? s.m + 2 : s.steps + 2;
+    size_t n = (size_t)(s.m * s.n);
+    const int ends[] = {s.steps / 3, s.steps / 3, s.steps / 2, s.steps};
+    float *a = random_floats((size_t)(lda * (columns ? s.steps : s.m)), 1);
+    void *b = random_weights(dtype, (size_t)(ldb * s.steps), 2);
+    float *want = random_floats(n, 3), *got = random_floats(n, 3);
+    void *scratch = must_alloc(CHAIN_SCRATCH);
+    struct chain c = {.c = want,
+                      .ldc = s.n,
+                      .a = a,
+                      .a_row = columns ? 1 : lda,
+                      .a_step = columns ? lda : 1,
+                      .b = b,
+                      .b_dtype = dtype,
+                      .ldb = ldb,
+                      .m = s.m,
+                      .n = s.n,
+                      .steps = s.steps,
+                      .ends = columns ? ends : NULL};
+    char what[96];
+
+    a[0] = 0x1p-130f; /* denormal: read as zero */
+    want_of->chain_pairs(&c, scratch);
+    c.c = got;
+    t->chain_pairs(&c, scratch);
+    snprintf(what, sizeof what, "%s pairs, dtype %d m %d n %d steps %d columns %d", t->name, dtype,
+             s.m, s.n, s.steps, columns);
+    assert_same(what, got, want, n);
+    free(a);
+    free(b);
+    free(want);
+    free(got);
+    free(scratch);
+}
+
+static void chains_of_pairs_have_the_bits_of_the_reference(void **state)
+{
+    const struct kernels *k = kernels_by_name("bf16");
+
+    (void)state;
+    for (size_t i = 0; k && i < sizeof shapes / sizeof *shapes; i++) {
+        check_pairs(kernels_back_of(k), shapes[i], KERN_BF16, false);
+        check_pairs(kernels_back_of(k), shapes[i], KERN_F32, false);
+        check_pairs(kernels_back_of(k), shapes[i], KERN_F32, true);
+    }
+}
+
+/* Three steps by hand: the pair's odd product first, then the even one, then the third step. A sum
+ * of 2^24 + 1 is lost, 2^24 + 2 is not. */
+static void the_odd_step_of_a_pair_comes_first(void **state)
+{
+    static const char *const names[] = {"bf16-ref", "bf16"};
+    const float a[3] = {1, 1, 1}, b[3] = {1, 0x1p24f, 1};
+    void *scratch = must_alloc(CHAIN_SCRATCH);
+
+    (void)state;
+    for (int i = 0; i < 2 && kernels_by_name(names[i]); i++) {
+        float c = 1;
+        struct chain p = {.c = &c,
+                          .ldc = 1,
+                          .a = a,
+                          .a_row = 3,
+                          .a_step = 1,
+                          .b = b,
+                          .ldb = 1,
+                          .m = 1,
+                          .n = 1,
+                          .steps = 3};
+
+        kernels_back_of(kernels_by_name(names[i]))->chain_pairs(&p, scratch);
+        assert_true(c == 0x1p24f); /* (1 + 2^24) + 1 + 1, each rounded to even */
+    }
+    free(scratch);
 }
 
 /* One element by hand: 1000 + 2*3 + 4*5, each step rounded once. */
@@ -355,6 +435,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_have_the_bits_of_the_reference),
         cmocka_unit_test(a_chain_goes_on_from_what_is_there),
+        cmocka_unit_test(chains_of_pairs_have_the_bits_of_the_reference),
+        cmocka_unit_test(the_odd_step_of_a_pair_comes_first),
         cmocka_unit_test(rmsnorm_has_the_bits_of_the_reference),
         cmocka_unit_test(rmsnorm_agrees_with_finite_differences),
         cmocka_unit_test(swiglu_has_the_bits_of_the_reference),

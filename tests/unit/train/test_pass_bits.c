@@ -145,11 +145,32 @@ static void slices_and_budgets_give_the_same_bits(void **state)
     }
 }
 
+/* Pairs of steps must not depend on what is in a group or a tile of logits. */
+static void fast_numerics_keep_their_bits(void **state)
+{
+    static const struct way reference_of_fast = {"", "bf16-ref", 1, {BUDGET, 0, 1}};
+
+    (void)state;
+    for (int i = 0; i < N_TRAINED; i++) {
+        size_t least = least_budget(trained_models[i]);
+        const struct way ways[] = {
+            {"the BF16 instruction", "bf16", 2, {BUDGET, 0, 1}},
+            {"slices of 1 ns", "bf16", 1, {BUDGET, 1, 1}},
+            {"the least budget", "bf16", 2, {least + least / 8, 0, 1}},
+            {"twice the least budget", "bf16", 2, {2 * least, 0, 1}},
+        };
+
+        check_ways(trained_models[i], &reference_of_fast, ways, sizeof ways / sizeof *ways, false);
+        check_ways(trained_models[i], &reference_of_fast, ways, 2, true);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_and_threads_give_the_same_bits),
         cmocka_unit_test(slices_and_budgets_give_the_same_bits),
+        cmocka_unit_test(fast_numerics_keep_their_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
