@@ -143,7 +143,8 @@ static void add_place(struct place_set *set, struct place p)
         set->list[set->n++] = p;
 }
 
-/* The graph has no circle of free arcs, so this ends. A branch that would need more levels than are
+/* The graph has no circle of free arcs, so this ends, and a full set ends it at once: alternatives
+ * of alternatives would be as many as their product. A branch that would need more levels than are
  * left is not entered; the one with the least need always is. */
 void machine_add(struct machine *m, struct place_set *set, int32_t node, int32_t frame,
                  uint32_t count)
@@ -151,7 +152,7 @@ void machine_add(struct machine *m, struct place_set *set, int32_t node, int32_t
     const struct grammar *g = m->grammar;
     const struct graph_node *n = &g->nodes[node];
 
-    if (m->frames[frame].depth + n->need > m->depth_max)
+    if (set->n == PLACES_MAX || m->frames[frame].depth + n->need > m->depth_max)
         return;
     if (n->bytes < n[1].bytes)
         add_place(set, (struct place){node, frame, count});

@@ -194,9 +194,9 @@ static struct node_mask *copy_found(const struct walk *w, uint32_t count, bool c
     struct node_mask *m = calloc(1, sizeof *m);
     size_t words = grammar_mask_words(w->trie->vocab);
     bool many = from->n_ids > 2 * words; /* ids have half the size of a word */
-    bool ok = m != NULL;
+    bool ok = true;
 
-    if (!ok)
+    if (!m)
         return NULL;
     m->count = count;
     m->in = (struct found){.n_exits = from->n_exits, .n_ids = from->n_ids};

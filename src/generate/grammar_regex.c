@@ -12,7 +12,7 @@
 #include "generate/grammar_schema.h"
 #include "generate/regex.h"
 
-enum { STATES_MAX = 4000, CLASSES_MAX = 600 };
+enum { STATES_MAX = 1500, CLASSES_MAX = 200 };
 
 /* A set of states of the pattern, and a number of characters. */
 struct dfa_state {

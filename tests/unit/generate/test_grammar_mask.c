@@ -238,6 +238,35 @@ static void nesting_is_bounded_and_never_gets_stuck(void **state)
     check_deep_answer(tree, open_tree, close);
 }
 
+/* 40 x 40 x 40 x 40 ways to read one number: only so many are followed. */
+static void alternatives_of_alternatives_do_not_multiply(void **state)
+{
+    struct token_trie *trie = open_trie(MODELS "tiny-llama");
+    struct buf text = {0};
+    struct grammar *g;
+    struct answer a;
+
+    (void)state;
+    buf_add_str(&text, "{\"$defs\": {\"d0\": {\"type\": \"integer\"}");
+    for (int level = 1; level <= 4; level++) {
+        buf_printf(&text, ", \"d%d\": {\"anyOf\": [", level);
+        for (int i = 0; i < 40; i++)
+            buf_printf(&text, "%s{\"$ref\": \"#/$defs/d%d\"}", i ? ", " : "", level - 1);
+        buf_add_str(&text, "]}");
+    }
+    buf_add_str(&text, "}, \"$ref\": \"#/$defs/d4\"}");
+    g = schema_grammar(buf_str(&text));
+    start_answer(&a, g, trie);
+    for (int i = 0; i < 8 && !grammar_run_is_over(a.run); i++) {
+        find_mask(&a);
+        take(&a, draw(&a, 1));
+    }
+    end_answer(&a);
+    buf_release(&text);
+    grammar_unref(g);
+    token_trie_unref(trie);
+}
+
 static void special_tokens_stand_nowhere_and_the_end_only_at_the_end(void **state)
 {
     struct token_trie *trie = open_trie(MODELS "tiny-llama");
@@ -332,6 +361,7 @@ int main(void)
         cmocka_unit_test(a_mask_holds_exactly_the_tokens_that_can_follow),
         cmocka_unit_test(any_walk_through_the_masks_ends_as_json_that_fits),
         cmocka_unit_test(nesting_is_bounded_and_never_gets_stuck),
+        cmocka_unit_test(alternatives_of_alternatives_do_not_multiply),
         cmocka_unit_test(special_tokens_stand_nowhere_and_the_end_only_at_the_end),
         cmocka_unit_test(a_special_token_that_is_named_stands_alone),
         cmocka_unit_test(two_answers_share_masks_and_nothing_else),
