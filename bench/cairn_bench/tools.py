@@ -1,5 +1,6 @@
 """Programs of ours, servers started for a bench, streamed clients, and the limits of the machine."""
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -19,8 +20,9 @@ def build(*targets):
     subprocess.run(["make", "-s", f"-j{os.cpu_count()}", *targets], cwd=ROOT, check=True)
 
 
+@functools.cache
 def program(name):
-    """A bench program of ours, built now."""
+    """A bench program of ours, built when it is first asked for: no compiler runs beside a measurement."""
     build(f"build/bench/{name}")
     return os.path.join(ROOT, "build", "bench", name)
 
