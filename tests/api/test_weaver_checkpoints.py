@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from conftest import MODELS
-from weaver import ENV, KEY, Run, Weaver, error
+from weaver_http import ENV, KEY, Run, Weaver, error
 
 
 @pytest.fixture(scope="module")

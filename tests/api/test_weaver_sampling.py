@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from conftest import MODELS
-from weaver import ENV, Run, Weaver, error, tokens
+from weaver_http import ENV, Run, Weaver, error, tokens
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from conftest import MODELS
-from weaver import ENV, KEY, OTHER_KEY, Weaver, error, trace
+from weaver_http import ENV, KEY, OTHER_KEY, Weaver, error, trace
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 

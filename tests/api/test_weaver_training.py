@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 from conftest import MODELS
-from weaver import ENV, Run, Weaver, datum, error, tokens, trace
+from weaver_http import ENV, Run, Weaver, datum, error, tokens, trace
 
 PERMANENT = 512  # vocabulary of the tiny models
 

@@ -187,6 +187,7 @@ static bool closing(struct train_op *t)
     return yes;
 }
 
+/* The engine may be done with the operation before the job has let go of it. */
 static void load_job(void *arg)
 {
     struct train_op *t = arg;
@@ -194,6 +195,7 @@ static void load_job(void *arg)
     struct w_ckpt still;
     int rc = w_ckpt_find(t->w, t->ckpt.id, &still, &r);
 
+    w_op_ref(&t->op);
     if (rc == 0)
         rc = read_files(t->w, t, &r);
     if (rc == 0 && closing(t))
@@ -201,6 +203,7 @@ static void load_job(void *arg)
     if (rc == 0) {
         w_run_give_load(t);
         readers(t, -1);
+        train_op_unref(t);
         return;
     }
     give_back(t);
@@ -208,6 +211,7 @@ static void load_job(void *arg)
     w_run_load_over(t);
     w_ckpt_unpin(t->w, t->ckpt.id);
     w_op_fail(t->w, &t->op, &r);
+    train_op_unref(t); /* the queue's */
     train_op_unref(t);
 }
 
