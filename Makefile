@@ -1,4 +1,4 @@
-# Cairn's one build file. Targets: all check api-check crash-matrix fuzz cov lint layers format man install clean.
+# Cairn's one build file. Targets: all check api-check crash-matrix soak fuzz cov lint layers format man install clean.
 # Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
 # `make faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
@@ -100,6 +100,11 @@ crash-matrix: all $(B)/tests/store/test_bit_flips
 	CRASH_MATRIX=full $(B)/tests/store/test_bit_flips
 	CRASH_MATRIX=full CAIRN=$(abspath $(B)/cairn) /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/crash
 
+# An hour of mixed use: memory, descriptors and threads must stay flat. SOAK_SECONDS=300 for less.
+SOAK_SECONDS ?= 3600
+soak: all
+	CAIRN=$(abspath $(B)/cairn) /usr/bin/python3 tests/soak/soak.py --seconds $(SOAK_SECONDS)
+
 # ---- benches: bench/bench_*.c link everything ----
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/bench_*.c))
 benches: $(BENCHES)
@@ -140,6 +145,6 @@ install: all
 clean:
 	rm -rf build
 
-.PHONY: all faults tests check crash-matrix benches fuzzers fuzz layers lint format cov man install clean
+.PHONY: all faults tests check crash-matrix soak benches fuzzers fuzz layers lint format cov man install clean
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
