@@ -84,10 +84,9 @@ $(B)/tests/%: tests/unit/%.c $$(call libs_for,$$(firstword $$(subst /, ,$$*)))
 	$(CC) $(CFLAGS) -Itests/unit $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	    -lcmocka $(LDLIBS)
 
-# This one lets every allocation fail once.
-$(B)/tests/tensor/test_no_memory: LDFLAGS += \
-    $(foreach f,malloc calloc realloc reallocarray strdup,-Wl,--wrap=$(f))
-$(B)/tests/store/test_no_memory: LDFLAGS += \
+# These let every allocation fail once.
+NO_MEMORY := $(foreach r,tensor store train,$(B)/tests/$(r)/test_no_memory)
+$(NO_MEMORY): LDFLAGS += \
     $(foreach f,malloc calloc realloc reallocarray strdup strndup,-Wl,--wrap=$(f))
 
 # Every test program, at most TEST_SECONDS each; prints one line a program and the cmocka output of failures.
