@@ -139,8 +139,9 @@ static int check_pairs(struct reader *rd)
 static int check_head(struct reader *rd)
 {
     const json_t *tying = json_object_get(rd->config, "ensure_weight_tying");
+    const struct pair *head = &rd->pairs[adapter_slots(rd->c->n_layers) - 1];
 
-    if (!rd->c->tied || !json_is_true(tying) || !rd->pairs[rd->c->n_layers * PROJECTIONS].a)
+    if (!rd->c->tied || !json_is_true(tying) || !head->a)
         return 0;
     rd->p->fault = ADAPTER_BAD_CONFIG;
     str_copy(rd->p->field, sizeof rd->p->field, "ensure_weight_tying");

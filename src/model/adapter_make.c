@@ -69,7 +69,7 @@ static struct adapter *make_empty(int n_layers, struct err *e)
 /* Of an adapter whose slots have their shapes. Consumes it on failure. */
 static struct adapter *give_memory(struct adapter *a, struct err *e)
 {
-    a->memory = calloc(place(a), sizeof *a->memory);
+    a->memory = calloc(place(a) + 1, sizeof *a->memory);
     if (!a->memory) {
         err_nomem(e);
         adapter_unref(a);
