@@ -221,9 +221,23 @@ bool step_advance(struct trainer *t, int64_t deadline_ns, struct err *e)
 
 /* ---- the operation ---- */
 
+/* Without eps a value that never had a gradient would become 0 / 0. */
+static int check_adam(const struct adam *a, struct err *e)
+{
+    if (!isfinite(a->lr) || a->lr < 0 || !isfinite(a->weight_decay) || a->weight_decay < 0)
+        return err_set(e, ERR_ARG, "learning rate and weight decay must not be negative");
+    if (!(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1))
+        return err_set(e, ERR_ARG, "beta1 and beta2 must be at least 0 and below 1");
+    if (!isfinite(a->eps) || !((float)a->eps > 0))
+        return err_set(e, ERR_ARG, "eps must be above 0 in single precision");
+    return isnan(a->clip) ? err_set(e, ERR_ARG, "the norm to clip to is not a number") : 0;
+}
+
 int trainer_begin_step(struct trainer *t, const struct adam *a, struct weights *next, struct err *e)
 {
     t->op = (struct step_op){.adam = *a, .next = next, .result = {.step = t->step}};
+    if (check_adam(a, e) < 0)
+        return -1;
     if (t->config.mode == TRAIN_FULL && (!next || !weights_same_layout(next, &t->w->index)))
         return err_set(e, ERR_ARG, "the memory for the next weights has another layout");
     if (t->grads_state != GRADS_PENDING) {

@@ -130,8 +130,10 @@ static int read_adam(const json_t *params, struct adam *a, struct refusal *r)
         return -1;
     if (a->beta1 < 0 || a->beta1 >= 1 || a->beta2 < 0 || a->beta2 >= 1)
         return w_bad(r, "adam_params: beta1 and beta2 must be at least 0 and below 1.");
-    if (a->lr < 0 || a->eps < 0 || a->weight_decay < 0)
-        return w_bad(r, "adam_params: learning_rate, eps and weight_decay must not be negative.");
+    if (a->lr < 0 || a->weight_decay < 0)
+        return w_bad(r, "adam_params: learning_rate and weight_decay must not be negative.");
+    if (a->eps <= 0)
+        return w_bad(r, "adam_params: eps must be above 0.");
     return 0;
 }
 

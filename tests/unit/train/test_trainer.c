@@ -501,6 +501,40 @@ static void a_value_that_f16_does_not_hold_fails_before_any_change(void **state)
     rig_close(&r);
 }
 
+/* Rows of an untied embedding that no token used: zero over zero is no number. */
+static void values_that_never_had_a_gradient_only_decay(void **state)
+{
+    struct adam a = brisk();
+    struct rig r;
+    struct data d;
+    int n;
+
+    (void)state;
+    a.eps = 1e-30;
+    a.weight_decay = 0;
+    rig_open(&r, "tiny-llama-untied-rope3", 2);
+    rig_make_trainer(&r, TRAIN_FULL, false, NULL);
+    struct moment was = look(&r);
+
+    make_data(&d, &r);
+    take_pass(&r, &d, true);
+    take_step(&r, &a);
+    struct bytes now = optimizer_file(r.t);
+    const float *before = (const float *)(const void *)(was.optimizer.data + was.optimizer.n),
+                *after = (const float *)(const void *)(now.data + now.n);
+    const struct train_param *p = trainer_params(r.t, &n);
+    size_t floats = p[n - 1].offset + p[n - 1].n, same = 0;
+
+    for (size_t i = floats; i > 0; i--) { /* the masters are the file's end */
+        assert_true(isfinite(after[-(ptrdiff_t)i]));
+        same += after[-(ptrdiff_t)i] == before[-(ptrdiff_t)i];
+    }
+    assert_true(same > 400 * 64); /* 544 rows of 64, of which a call of 40 tokens uses a few */
+    forget(&was);
+    free(now.data);
+    rig_close(&r);
+}
+
 static void a_call_that_cannot_run_is_refused_before_it_begins(void **state)
 {
     struct loss_config none = loss_defaults(LOSS_FORWARD_LOGPROB),
@@ -526,6 +560,14 @@ static void a_call_that_cannot_run_is_refused_before_it_begins(void **state)
     assert_int_equal(e.code, ERR_ARG);
     assert_int_equal(trainer_begin_step(r.t, &a, other.other, &e), -1);
     assert_int_equal(trainer_begin_step(r.t, &a, NULL, &e), -1);
+    for (int i = 0; i < 6; i++) {
+        struct adam bad = a;
+        double *field[] = {&bad.lr, &bad.beta1, &bad.beta2, &bad.eps, &bad.weight_decay, &bad.clip};
+
+        *field[i] = i == 3 ? 1e-60 : NAN;
+        assert_int_equal(trainer_begin_step(r.t, &bad, r.other, &e), -1);
+        assert_int_equal(e.code, ERR_ARG);
+    }
     train(&r, 1);
     rig_close(&r);
     rig_close(&other);
@@ -546,6 +588,7 @@ int main(void)
         cmocka_unit_test(gradients_that_are_not_finite_fail_the_step),
         cmocka_unit_test(a_loss_that_is_not_finite_fails_before_any_gradient),
         cmocka_unit_test(a_value_that_f16_does_not_hold_fails_before_any_change),
+        cmocka_unit_test(values_that_never_had_a_gradient_only_decay),
         cmocka_unit_test(a_call_that_cannot_run_is_refused_before_it_begins),
     };
 
