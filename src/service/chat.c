@@ -107,6 +107,8 @@ static void fill_spec(const struct run *run, const struct gen_prompt *prompts,
         .prompt_logprobs = echoes_scores(job),
         .background = job->background,
         .load_counter = run->pin.load_counter,
+        .image = run->pin.own_weights ? run->pin.image : NULL,
+        .adapter = run->pin.adapter,
         .on_event = on_event,
         .arg = (void *)&run->queue,
     };
@@ -174,7 +176,7 @@ static void on_admitted(struct run *run, const struct gen_event *ev)
 {
     struct chat_start start;
 
-    run->served = ev->served;
+    run->served = ev->served ? ev->served : served_ref(run->pin.served);
     run->image = ev->image;
     start = (struct chat_start){
         .served = run->served,
@@ -350,6 +352,7 @@ static enum next try_once(struct service *s, const struct chat_job *job,
     const struct identity_ask ask = {.model = job->model,
                                      .policy = job->policy,
                                      .lease = job->lease,
+                                     .authorization = job->authorization,
                                      .gone = job->gone,
                                      .load_counter = job->load_counter};
     enum next next = NEXT_REFUSED;

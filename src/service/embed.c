@@ -146,7 +146,7 @@ static void on_event(void *arg, const struct gen_event *ev)
                (size_t)run->width * sizeof *run->vectors);
     pthread_mutex_lock(&run->lock);
     if (ev->kind == GEN_ADMITTED)
-        run->served = served_ref(ev->served);
+        run->served = served_ref(ev->served ? ev->served : run->pin.served);
     if (ev->kind >= GEN_DONE) {
         run->over = true;
         run->last = ev->kind;
@@ -172,6 +172,8 @@ static struct gen *submit(struct service *s, struct run *run, struct err *e)
                             .pooling = run->job->pooling,
                             .background = run->job->background,
                             .load_counter = run->pin.load_counter,
+                            .image = run->pin.own_weights ? run->pin.image : NULL,
+                            .adapter = run->pin.adapter,
                             .on_event = on_event,
                             .arg = run};
     struct gen *g;
@@ -308,6 +310,7 @@ static enum next try_once(struct service *s, const struct embed_job *job, struct
     const struct identity_ask ask = {.model = job->model,
                                      .policy = job->policy,
                                      .lease = job->lease,
+                                     .authorization = job->authorization,
                                      .gone = job->gone,
                                      .load_counter = job->load_counter};
     enum next next = NEXT_REFUSED;

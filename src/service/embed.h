@@ -27,8 +27,9 @@ struct embed_job {
     const atomic_bool *gone; /* the client has left; NULL: never */
     chat_watch_fn *watch;    /* NULL: nobody leaves */
     void *watch_arg;
-    uint64_t load_counter; /* not 0: see identity_ask */
-    bool background;       /* gives way to others */
+    uint64_t load_counter;     /* not 0: see identity_ask */
+    const char *authorization; /* for a weaver:// model; or NULL */
+    bool background;           /* gives way to others */
 
     const struct chat_prompt *inputs;
     int n_inputs;

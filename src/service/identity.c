@@ -7,12 +7,14 @@
 #include "base/err.h"
 #include "engine/engine.h"
 #include "engine/image.h"
+#include "model/adapter.h"
 #include "service/leases.h"
 #include "service/op.h"
 #include "service/refusal.h"
 #include "service/row_load.h"
 #include "service/service.h"
 #include "service/state.h"
+#include "service/weaver/names.h"
 #include "service/weights.h"
 #include "store/catalogue.h"
 #include "tensor/weights.h"
@@ -293,6 +295,8 @@ int identity_resolve(struct service *s, const struct identity_ask *ask, struct i
 
     if (ask->load_counter)
         return take_counted(s, ask->load_counter, out, r);
+    if (weaver_names(ask->model))
+        return weaver_pin(s, ask, out, r);
     if (identity_find(s, ask->model, &match, r) < 0)
         return -1;
     match.lease = ask->lease;
@@ -303,6 +307,7 @@ void identity_release(struct identity_pin *pin)
 {
     served_unref(pin->served);
     image_unref(pin->image);
+    adapter_unref(pin->adapter);
     *pin = (struct identity_pin){0};
 }
 

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct adapter;
 struct buf;
 struct image;
 struct refusal;
@@ -30,6 +31,8 @@ struct identity_pin {
     struct served *served; /* counted: name, origin, commits of this moment */
     struct image *image;   /* counted: tokenizer, config, chat template */
     uint64_t load_counter;
+    bool own_weights;        /* not the resident: the request brings image and adapter along */
+    struct adapter *adapter; /* counted, or NULL */
 };
 
 /* 503 weights_torn, which every /v1 route answers before anything else; 0 otherwise. */
@@ -50,8 +53,9 @@ int identity_take(struct service *s, const struct identity_match *m, enum load_p
 struct identity_ask {
     const char *model;
     enum load_policy policy;
-    const char *lease;       /* X-miLLM-Lease, or NULL */
-    const atomic_bool *gone; /* or NULL */
+    const char *lease;         /* X-miLLM-Lease, or NULL */
+    const char *authorization; /* of the request, or NULL: for a weaver:// model */
+    const atomic_bool *gone;   /* or NULL */
     /* Not 0: the weights of this load, whatever they are called now, and no other;
      * model_not_resident when they have left. */
     uint64_t load_counter;

@@ -15,6 +15,7 @@
 #include "service/batches.h"
 #include "service/identity.h"
 #include "service/service.h"
+#include "service/weaver/names.h"
 
 void problem(struct ask *a, enum refusal_code code, const char *param, const char *fmt, ...)
 {
@@ -71,6 +72,7 @@ void ask_init(struct ask *a, struct api_call *call)
         .watch = watch_request,
         .watch_arg = a->call->req,
         .lease = http_req_header(a->call->req, "X-miLLM-Lease"),
+        .authorization = http_req_header(a->call->req, "Authorization"),
         .load_counter = call->row ? call->row->load_counter : 0,
         .background = call->row != NULL,
         .add_special = true,
@@ -94,6 +96,8 @@ static int read_model(struct ask *a, struct refusal *r)
         return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "model",
                             "model must be the name of a model; GET /v1/models lists them.");
     a->job.model = json_string_value(model);
+    if (weaver_names(a->job.model))
+        return weaver_permit(a->call->api->service, a->job.authorization, r);
     return identity_find(a->call->api->service, a->job.model, &ignored, r);
 }
 

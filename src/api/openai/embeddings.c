@@ -59,6 +59,7 @@ int ask_parse_embedding(struct ask *a, struct refusal *r)
     job->model = a->job.model;
     job->policy = a->job.policy;
     job->lease = a->job.lease;
+    job->authorization = a->job.authorization;
     job->gone = a->job.gone;
     job->watch = a->job.watch;
     job->watch_arg = a->job.watch_arg;

@@ -8,6 +8,7 @@
 #include "api/openai/routes.h"
 #include "service/identity.h"
 #include "service/refusal.h"
+#include "service/weaver/names.h"
 
 static json_t *model_object(const struct identity_entry *entry)
 {
@@ -43,6 +44,7 @@ void openai_list_models(struct api_call *call)
         json_decref(data);
         openai_fail(call, &r);
     } else {
+        weaver_list_exports(call->api->service, add_to_list, data);
         api_json(call, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
     }
     refusal_clear(&r);
@@ -53,7 +55,9 @@ void openai_get_model(struct api_call *call)
     struct search s = {.name = call->rest};
     struct refusal r = {0};
 
-    if (identity_refuse_torn(call->api->service, &r) == 0 &&
+    if (weaver_names(call->rest))
+        weaver_list_exports(call->api->service, keep_named, &s);
+    if (!s.found && identity_refuse_torn(call->api->service, &r) == 0 &&
         identity_list(call->api->service, keep_named, &s, &r) == 0 && !s.found)
         refuse_param(&r, REFUSAL_V1_MODEL_NOT_FOUND, "model",
                      "The model '%.200s' does not exist. GET /v1/models lists those that do.",

@@ -199,12 +199,23 @@ static int take_weights(struct weaver *w, struct w_sampler *s, const char *path,
     return rc;
 }
 
+/* Its id is no UUID, so no session can be taken for it. */
 struct w_sampler *w_sampler_of_path(struct weaver *w, const char *path, struct refusal *r)
 {
-    struct w_sampler *s = new_sampler(r);
+    struct w_sampler *s;
+    struct w_ckpt c;
 
-    if (s && take_weights(w, s, path, r) == 0)
+    if (w_ckpt_find(w, path, &c, r) < 0)
+        return NULL;
+    c.id[8] = '+';
+    if ((s = peek(w, c.id)))
         return s;
+    s = new_sampler(r);
+    if (s && take_weights(w, s, path, r) == 0) {
+        strcpy(s->id, c.id);
+        keep(w, s);
+        return s;
+    }
     w_sampler_unref(s);
     return NULL;
 }

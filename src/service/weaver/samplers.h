@@ -41,7 +41,7 @@ struct w_sampler {
 
 /* Counted; sampling_session_not_found, or why its weights cannot be had again. */
 struct w_sampler *w_sampler_take(struct weaver *w, const char *id, struct refusal *r);
-/* Weights of a checkpoint path for whoever samples without a session: the same object, not kept. */
+/* The weights of a checkpoint path for whoever samples without a session; kept like a session's. */
 struct w_sampler *w_sampler_of_path(struct weaver *w, const char *path, struct refusal *r);
 void w_sampler_unref(struct w_sampler *s); /* NULL is allowed */
 void w_samplers_sweep(struct weaver *w);
