@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -69,6 +70,7 @@ struct client *client_new(const struct client_args *args, struct err *e)
     add_header(c, "Authorization: Bearer ", or_env(args->token, "CAIRN_TOKEN", NULL));
     add_header(c, "X-miLLM-Attachment: ", or_env(args->attachment, "CAIRN_ATTACHMENT", NULL));
     add_header(c, "X-miLLM-Lease: ", or_env(args->lease, "CAIRN_LEASE", NULL));
+    add_header(c, "X-WEAVER-API-KEY: ", or_env(args->key, "WEAVER_API_KEY", NULL));
     add_header(c, "Content-Type: ", "application/json");
     add_header(c, "Expect:", "");
     return c;
@@ -241,6 +243,10 @@ int client_expect(const struct client_reply *reply, struct err *e)
     const char *code = json_string_value(json_object_get(error, "code"));
     const char *message = json_string_value(json_object_get(error, "message"));
 
+    if (json_is_string(error)) { /* the training API: {"error": code, "message"} */
+        code = json_string_value(error);
+        message = json_string_value(json_object_get(reply->body, "message"));
+    }
     if (reply->status < 400)
         return 0;
     if (!message)
@@ -274,4 +280,51 @@ char *client_escape(struct client *c, const char *segment)
     copy = from ? strdup(from) : NULL;
     curl_free(from);
     return copy;
+}
+
+json_t *client_weaver(struct client *c, const char *method, const char *path, const json_t *body,
+                      struct err *e)
+{
+    struct client_reply reply = {0};
+    json_t *data = NULL;
+
+    if (client_call(c, method, path, body, &reply, e) == 0 && client_expect(&reply, e) == 0)
+        data = reply.body ? json_incref(reply.body) : json_object();
+    client_reply_release(&reply);
+    return data;
+}
+
+static size_t to_file(char *bytes, size_t size, size_t n, void *arg)
+{
+    size_t left = size * n;
+
+    while (left) {
+        ssize_t wrote = write(*(const int *)arg, bytes, left);
+
+        if (wrote < 0)
+            return 0;
+        bytes += wrote;
+        left -= (size_t)wrote;
+    }
+    return size * n;
+}
+
+int client_download(struct client *c, const char *url, int fd, struct err *e)
+{
+    long status = 0;
+    CURLcode rc;
+
+    curl_easy_reset(c->curl);
+    curl_easy_setopt(c->curl, CURLOPT_URL, url);
+    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, to_file);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, &fd);
+    rc = curl_easy_perform(c->curl);
+    if (rc != CURLE_OK)
+        return err_set(e, ERR_IO, "GET %.200s: %s", url, curl_easy_strerror(rc));
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &status);
+    return status == 200
+               ? 0
+               : err_set(e, ERR_IO, "GET %.200s: the server answered with status %ld", url, status);
 }

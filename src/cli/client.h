@@ -15,6 +15,7 @@ struct err;
 
 struct client_args {
     const char *url, *token, *attachment, *lease;
+    const char *key; /* of the training API; WEAVER_API_KEY */
 };
 
 struct client_reply {
@@ -39,6 +40,15 @@ int client_expect(const struct client_reply *reply, struct err *e);
 json_t *client_data(struct client *c, const char *method, const char *path, const json_t *body,
                     struct err *e);
 
+/* client_call and client_expect for the training API, whose answers have no envelope. Owned, or
+ * NULL with *e; an empty answer gives {}. */
+json_t *client_weaver(struct client *c, const char *method, const char *path, const json_t *body,
+                      struct err *e);
+
+/* GET of an address that another answer named, written to `fd` from its beginning. No header of
+ * ours is sent along. */
+int client_download(struct client *c, const char *url, int fd, struct err *e);
+
 /* POST with a streamed answer: each server-sent event's JSON is passed to `on_event` (borrowed)
  * until [DONE]. on_event returns false to leave. Answers that are not streams end up in *reply. */
 typedef bool client_event_fn(void *arg, const json_t *event);
@@ -56,6 +66,11 @@ char *client_escape(struct client *c, const char *segment);
      .str = &(a).url},                                                                           \
     {                                                                                            \
         .name = "token", .arg = "TOKEN", .help = "bearer token (CAIRN_TOKEN)", .str = &(a).token \
+    }
+#define CLIENT_OPTION_KEY(a)                                                             \
+    {                                                                                    \
+        .name = "key", .arg = "KEY", .help = "key of the training API (WEAVER_API_KEY)", \
+        .str = &(a).key                                                                  \
     }
 #define CLIENT_OPTION_LEASE(a)                                                            \
     {                                                                                     \

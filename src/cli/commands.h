@@ -22,4 +22,10 @@ cli_fn cmd_adapters; /* [ls | apply NAME | rm] */
 cli_fn cmd_lease;    /* MODEL [show | take | renew | end] */
 cli_fn cmd_status;   /* which weights answer */
 cli_fn cmd_attach_status, cmd_quiesce, cmd_resume, cmd_detach; /* around an attached trainer */
+
+/* The training API. */
+cli_fn cmd_runs;        /* [ls | show ID] */
+cli_fn cmd_checkpoints; /* [ls | show | ttl | rm] */
+cli_fn cmd_ops;         /* [ls | show ID] */
+cli_fn cmd_export;      /* CHECKPOINT DIR */
 #endif

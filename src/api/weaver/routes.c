@@ -14,6 +14,8 @@ static const struct weaver_route routes[] = {
     {"POST", "/api/v1/models/{key}/terminate", weaver_model_terminate, WEAVER_JSON, 200, false},
     {"GET", "/api/v1/training-runs", weaver_model_list, WEAVER_NO_BODY, 200, false},
     {"GET", "/api/v1/training-runs/{key}", weaver_run_get, WEAVER_NO_BODY, 200, false},
+    {"GET", "/api/v1/training-runs/{key}/losses", weaver_run_losses, WEAVER_NO_BODY, 200, false},
+    {"GET", "/api/v1/checkpoints/{key}", weaver_checkpoint_get, WEAVER_NO_BODY, 200, false},
 
     {"POST", "/api/v1/models/{key}/forward-passes", weaver_forward, WEAVER_TENSORS, 202, false},
     {"POST", "/api/v1/models/{key}/forward-backward-passes", weaver_forward_backward,

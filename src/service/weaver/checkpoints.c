@@ -72,6 +72,16 @@ int weaver_checkpoint_all(struct weaver *w, struct weaver_call *c, struct refusa
     return 0;
 }
 
+int weaver_checkpoint_get(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    struct w_ckpt k;
+
+    if (w_ckpt_find(w, c->key, &k, r) < 0)
+        return -1;
+    c->data = ckpt_object(&k);
+    return 0;
+}
+
 /* ---- lifetime ---- */
 
 static int set_row(struct weaver *w, const struct w_ckpt *k, struct err *e)

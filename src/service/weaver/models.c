@@ -271,6 +271,34 @@ int weaver_run_get(struct weaver *w, struct weaver_call *c, struct refusal *r)
     return 0;
 }
 
+/* Losses of the passes that trained, oldest first, as far as their operations are kept. */
+int weaver_run_losses(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    int64_t limit, offset;
+    json_t *items;
+    struct db_stmt q;
+    struct err e = {0};
+    int rc;
+
+    if (w_page(c, 1000, &limit, &offset, r) < 0 || weaver_model_get(w, c, r) < 0)
+        return -1;
+    json_decref(c->data);
+    items = json_array();
+    rc =
+        db_query(&q, w->ops, &e,
+                 "SELECT json_extract(response, '$.metrics.loss') FROM (SELECT rowid AS n, response"
+                 " FROM weaver_operations WHERE model_id = ? AND type = 'forward_backward' AND"
+                 " status = 'done' ORDER BY rowid DESC LIMIT ? OFFSET ?) ORDER BY n",
+                 "tii", c->key, limit, offset);
+    while (rc == 0 && (rc = db_step(&q, &e)) > 0) {
+        json_array_append_new(items, json_real(strtod(db_text(&q, 0), NULL)));
+        rc = 0;
+    }
+    db_query_end(&q, w->ops);
+    c->data = json_pack("{s:o}", "losses", items);
+    return rc < 0 ? w_refuse_err(r, &e) : 0;
+}
+
 int weaver_model_list(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     int64_t limit, offset, total = 0;

@@ -63,12 +63,13 @@ weaver_fn weaver_supported_models, weaver_model_catalog, weaver_organizations, w
 weaver_fn weaver_operation_get, weaver_operation_list;
 /* models.c */
 weaver_fn weaver_model_create, weaver_model_list, weaver_model_get, weaver_run_get,
-    weaver_model_terminate;
+    weaver_run_losses, weaver_model_terminate;
 /* training.c */
 weaver_fn weaver_forward, weaver_forward_backward, weaver_optimizer_step;
 /* checkpoints.c, save.c, load.c */
 weaver_fn weaver_checkpoint_list, weaver_checkpoint_ttl, weaver_checkpoint_all,
-    weaver_checkpoint_delete, weaver_save, weaver_export_sampler, weaver_load;
+    weaver_checkpoint_get, weaver_checkpoint_delete, weaver_save, weaver_export_sampler,
+    weaver_load;
 /* samplers.c, samples.c */
 weaver_fn weaver_sampler_create, weaver_sampler_get, weaver_sampler_delete, weaver_sample,
     weaver_logprobs, weaver_pause, weaver_continue;
