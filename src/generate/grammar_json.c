@@ -238,66 +238,58 @@ int32_t rule_value(struct graph *g)
     return start;
 }
 
+/* Entries between two brackets, commas between them; `start` is where it begins. */
+static void add_container(struct graph *g, int32_t start, char open, int32_t entry, char close)
+{
+    int32_t first = graph_node(g), inside = graph_node(g), more = graph_node(g);
+    int32_t comma = graph_node(g), next = graph_node(g), last = graph_node(g), end = graph_node(g);
+
+    graph_bytes(g, start, open, open, first);
+    graph_call_inside(g, first, rule_space(g), inside);
+    graph_bytes(g, inside, close, close, end);
+    graph_call_inside(g, inside, entry, more);
+    graph_bytes(g, more, ',', ',', comma);
+    graph_call(g, comma, rule_space(g), next);
+    graph_call_inside(g, next, entry, more);
+    graph_call(g, more, rule_space(g), last);
+    graph_bytes(g, last, close, close, end);
+    graph_final(g, end);
+}
+
+/* "name": value. */
+static int32_t add_member(struct graph *g)
+{
+    int32_t start = graph_node(g), named = graph_node(g), colon = graph_node(g);
+    int32_t spaced = graph_node(g), end = graph_node(g);
+
+    graph_call(g, start, rule_string(g), named);
+    graph_bytes(g, named, ':', ':', colon);
+    graph_bytes(g, colon, ' ', ' ', spaced);
+    graph_free_arc(g, colon, spaced);
+    graph_call(g, spaced, rule_value(g), end);
+    graph_final(g, end);
+    return start;
+}
+
 int32_t rule_object(struct graph *g)
 {
-    int32_t start, first, key, colon, value, more, close, end;
+    int32_t start;
 
     if (g->rule_object != NO_RULE)
         return g->rule_object;
-    g->rule_object = start = graph_node(g);
-    first = graph_node(g);
-    key = graph_node(g);
-    colon = graph_node(g);
-    value = graph_node(g);
-    more = graph_node(g);
-    close = graph_node(g);
-    end = graph_node(g);
-    graph_bytes(g, start, '{', '{', first);
-    graph_call_inside(g, first, rule_space(g), key);
-    graph_bytes(g, key, '}', '}', end);
-    graph_call(g, key, rule_string(g), colon);
-    graph_text_to(g, colon, ":", 1, value);
-    graph_call_inside(g, value, rule_value(g), more);
-    int32_t spaced = graph_node(g);
-
-    graph_bytes(g, value, ' ', ' ', spaced);
-    graph_call_inside(g, spaced, rule_value(g), more);
-    int32_t comma = graph_node(g), next_key = graph_node(g);
-
-    graph_bytes(g, more, ',', ',', comma);
-    graph_call(g, comma, rule_space(g), next_key);
-    graph_call(g, next_key, rule_string(g), colon);
-    graph_call(g, more, rule_space(g), close);
-    graph_bytes(g, close, '}', '}', end);
-    graph_final(g, end);
+    g->rule_object = start = graph_node(g); /* known before its values, which may be objects */
+    add_container(g, start, '{', add_member(g), '}');
     return start;
 }
 
 int32_t rule_array(struct graph *g)
 {
-    int32_t start, first, item, more, comma, close, end;
+    int32_t start;
 
     if (g->rule_array != NO_RULE)
         return g->rule_array;
     g->rule_array = start = graph_node(g);
-    first = graph_node(g);
-    item = graph_node(g);
-    more = graph_node(g);
-    comma = graph_node(g);
-    close = graph_node(g);
-    end = graph_node(g);
-    graph_bytes(g, start, '[', '[', first);
-    graph_call_inside(g, first, rule_space(g), item);
-    graph_bytes(g, item, ']', ']', end);
-    graph_call_inside(g, item, rule_value(g), more);
-    int32_t next_item = graph_node(g);
-
-    graph_bytes(g, more, ',', ',', comma);
-    graph_call(g, comma, rule_space(g), next_item);
-    graph_call_inside(g, next_item, rule_value(g), more);
-    graph_call(g, more, rule_space(g), close);
-    graph_bytes(g, close, ']', ']', end);
-    graph_final(g, end);
+    add_container(g, start, '[', rule_value(g), ']');
     return start;
 }
 

@@ -113,6 +113,14 @@ def test_tools_and_earlier_calls_are_in_the_prompt(tool_server):
     assert answer.header("X-miLLM-Ignored-Fields") is None
 
 
+def test_strict_is_kept_by_forced_calls_and_reported_by_free_ones(tool_server):
+    tool = {"type": "function", "function": {**TIME["function"], "strict": True, "mood": "good"}}
+    free = tool_server.chat("x", tools=[tool], max_tokens=1)
+    assert free.header("X-miLLM-Ignored-Fields") == '"tools[0].function.mood", "tools[0].function.strict"'
+    forced = tool_server.chat("x", tools=[tool], tool_choice="required", max_tokens=300, seed=1)
+    assert forced.header("X-miLLM-Ignored-Fields") == '"tools[0].function.mood"'
+
+
 def test_a_free_answer_is_text_or_calls(tool_server):
     for fields in ({"temperature": 0}, {"seed": 5}, {"seed": 6, "tool_choice": "auto"}):
         message = only_choice(tool_server.chat("Weather?", tools=[WEATHER], max_tokens=48, **fields))["message"]

@@ -188,11 +188,25 @@ static void check_schemas(struct ask *a)
                 "allowed_token_ids does not go with a forced call.");
 }
 
+/* Free calls are read, not decoded under the schema: what asks for that is reported. */
+static void report_strict(struct ask *a)
+{
+    const struct chat_tools *t = &a->job.tools;
+
+    for (size_t i = 0; t->choice == TOOL_CHOICE_AUTO && i < json_array_size(t->list); i++) {
+        const json_t *function = json_object_get(json_array_get(t->list, i), "function");
+
+        if (json_is_true(json_object_get(function, "strict")))
+            ask_ignore(a, "tools[%zu].function.strict", i);
+    }
+}
+
 void ask_tools(struct ask *a)
 {
     parse_list(a);
     parse_choice(a);
     parse_parallel(a);
+    report_strict(a);
     if (a->problems.n == 0)
         check_schemas(a);
 }
