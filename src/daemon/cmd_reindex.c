@@ -7,6 +7,7 @@
 #include "base/fs.h"
 #include "daemon/config.h"
 #include "db/db.h"
+#include "service/weaver/reindex.h"
 #include "store/catalogue.h"
 #include "store/reindex.h"
 #include "store/roots.h"
@@ -105,7 +106,13 @@ static int reindex(struct report *r, struct parts *p, bool verify, struct err *e
                               .on_entry = tell,
                               .arg = r};
 
-    if (reindex_checkpoints(&req, count, e) < 0)
+    struct weaver_reindex_req weaver = {.db = p->db,
+                                        .root = p->config.settings.weaver_dir,
+                                        .verify = verify,
+                                        .on_entry = tell,
+                                        .arg = r};
+
+    if (reindex_checkpoints(&req, count, e) < 0 || weaver_reindex(&weaver, count, e) < 0)
         return cli_fail(r->cli, e);
     return print_counts(r, count);
 }

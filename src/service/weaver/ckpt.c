@@ -12,9 +12,11 @@
 #include "base/str.h"
 #include "db/db.h"
 #include "service/times.h"
+#include "service/weaver/bases.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/operations.h"
+#include "store/catalogue.h"
 
 /* A checkpoint that something reads. */
 struct w_pin {
@@ -158,7 +160,7 @@ static int next_counter(struct db *d, const char *model_id, int64_t *out, struct
     return rc;
 }
 
-static int insert_row(struct db *d, const struct w_ckpt *c, struct err *e)
+int w_ckpt_insert_row(struct db *d, const struct w_ckpt *c, struct err *e)
 {
     struct db_stmt q = {0};
     const char *texts[] = {c->id,
@@ -217,7 +219,7 @@ int w_ckpt_insert(struct weaver *w, struct w_ckpt *c, bool exported, struct refu
     rc = next_counter(w->db, c->model_id, &counter, &e);
     if (rc == 0) {
         ckpt_slug(c->has_name ? c->name : NULL, exported, counter, c->slug);
-        rc = free_slug(w->db, c, &e) < 0 || insert_row(w->db, c, &e) < 0 ? -1 : 0;
+        rc = free_slug(w->db, c, &e) < 0 || w_ckpt_insert_row(w->db, c, &e) < 0 ? -1 : 0;
     }
     if (rc < 0)
         db_abort(w->db);
@@ -251,6 +253,24 @@ bool ckpt_expired(const struct w_ckpt *c)
     return c->expires_ms && clock_wall_ms() >= c->expires_ms;
 }
 
+/* Rows of the catalogue may have been made anew (a reindex, another registration): then the base is
+ * the row that has its name. */
+static void find_base(struct weaver *w, struct w_ckpt *c)
+{
+    struct model_row row = {0};
+    struct refusal ignored = {0};
+    struct err e = {0};
+    int64_t tokens;
+
+    if (c->row_id == 0 || catalogue_get(w->db, c->row_id, &row, &e) < 0) {
+        c->row_id = 0;
+        if (w_base_find(w, c->base_model, &row, &tokens, &ignored) == 0)
+            c->row_id = row.id;
+    }
+    model_row_release(&row);
+    refusal_clear(&ignored);
+}
+
 int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct refusal *r)
 {
     char model[65], slug[CKPT_SLUG_MAX];
@@ -271,6 +291,7 @@ int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct re
     if (strcmp(out->status, "completed") != 0)
         return refuse(r, REFUSAL_W_CHECKPOINT_NOT_READY,
                       "The checkpoint '%.300s' is still being saved.", ref);
+    find_base(w, out);
     return 0;
 }
 

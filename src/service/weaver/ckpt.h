@@ -14,7 +14,7 @@
 #include "base/uuid.h"
 
 struct buf;
-struct db_stmt;
+struct db;
 struct err;
 struct refusal;
 struct weaver;
@@ -64,6 +64,8 @@ int ckpt_read_ttl(const json_t *body, int64_t *ttl_s, struct refusal *r);
 /* ---- rows ---- */
 /* Fills id, slug, status, created_ms. */
 int w_ckpt_insert(struct weaver *w, struct w_ckpt *c, bool exported, struct refusal *r);
+/* As it stands; the lock of the database is held. */
+int w_ckpt_insert_row(struct db *d, const struct w_ckpt *c, struct err *e);
 /* Takes created_ms, expires_ms, step of *c. */
 int w_ckpt_complete(struct weaver *w, struct w_ckpt *c, struct err *e);
 void w_ckpt_drop(struct weaver *w, const char *id);

@@ -198,18 +198,27 @@ static int check_sizes(int dir_fd, const json_t *record, struct err *e)
     return 0;
 }
 
+int ckpt_files_whole(int dir_fd, const json_t *record, struct w_ckpt *c, struct err *e)
+{
+    struct err ignored = {0};
+
+    if (check_sizes(dir_fd, record, e) < 0)
+        return -1;
+    read_expiry(dir_fd, &c->ttl_s, &c->expires_ms, &ignored);
+    return 0;
+}
+
 int ckpt_files_settle(struct weaver *w, struct w_ckpt *c, struct err *e)
 {
     int fd = ckpt_files_dir(w, c->model_id, c->id, e), rc = -1;
     json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, e);
     int64_t ms = 0;
 
-    if (record && check_sizes(fd, record, e) == 0) {
+    if (record && ckpt_files_whole(fd, record, c, e) == 0) {
         rc = 0;
         c->step = json_integer_value(json_object_get(record, "step"));
         if (json_is_whole(json_object_get(record, "created_ms"), &ms))
             c->created_ms = ms;
-        read_expiry(fd, &c->ttl_s, &c->expires_ms, e);
     }
     json_decref(record);
     fs_close(fd);

@@ -44,6 +44,9 @@ int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, struct
 struct adapter *ckpt_files_adapter(struct weaver *w, const struct w_ckpt *c,
                                    const struct model_config *config, struct err *e);
 
+/* Every file of the record is there with its size; the lifetime of expiry.json into *c. */
+int ckpt_files_whole(int dir_fd, const json_t *record, struct w_ckpt *c, struct err *e);
+
 int ckpt_files_set_expiry(struct weaver *w, const struct w_ckpt *c, struct err *e);
 /* expiry.json can be read and its time is over. */
 bool ckpt_files_expired(struct weaver *w, const struct w_ckpt *c, struct err *e);
