@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import sqlite3
 import threading
@@ -472,6 +473,24 @@ def test_a_batch_expires_while_its_rows_run(make_server, tmp_path):
     batch = wait(own, batch)
     assert batch["status"] == "expired" and batch["expired_at"] - batch["expires_at"] <= 3
     results(own, batch)
+
+
+def test_results_that_find_no_room_are_tried_again(make_server):
+    """Files may not grow for a while: no row is lost, none is told twice."""
+    own = make_server({"BATCH_WAIT_POLL_S": "0.05"})
+    batch = wait_for(own, start(own, many(own, 2000, 10)), lambda b: b["request_counts"]["completed"] >= 16)
+    _, most = resource.prlimit(own.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(own.process.pid, resource.RLIMIT_FSIZE, (1, most))
+    before = None
+    while (now := look(own, batch)["request_counts"]) != before:
+        before = now
+        time.sleep(0.5)
+    assert look(own, batch)["status"] == "in_progress" and now["completed"] < 2000
+    assert own.complete("a", max_tokens=1).status == 200
+    resource.prlimit(own.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    batch = wait(own, look(own, batch))
+    good, bad = results(own, batch)
+    assert [x["custom_id"] for x in good] == [f"r{i}" for i in range(2000)] and not bad
 
 
 @pytest.mark.parametrize("harm,code", [("change", "input_file_changed"), ("shorten", "input_file_changed"), ("remove", "input_file_missing")])

@@ -1,6 +1,7 @@
 """/v1/files: upload, look, delete, limits, expiry, and what a start finds in the directory (7.6, A12, A13, S32)."""
 import os
 import re
+import resource
 import sqlite3
 import time
 
@@ -191,3 +192,15 @@ def test_a_file_that_lost_its_bytes_is_a_fault_not_a_crash(server):
     with open(server.state / "batch_files" / other["id"], "ab") as f:
         f.write(b"more")
     check_error(server.get(f"/v1/files/{other['id']}/content"), 500, "server_error")
+
+
+def test_a_full_disk_refuses_the_upload_and_leaves_nothing(make_server):
+    own = make_server(model=None)
+    kept = file_of(own, b"kept\n")
+    _, most = resource.prlimit(own.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(own.process.pid, resource.RLIMIT_FSIZE, (1 << 20, most))
+    answer = upload(own, b"x" * (3 << 20))
+    resource.prlimit(own.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    check_error(answer, 507, "insufficient_storage")
+    assert stored(own) == [kept["id"]]
+    assert file_of(own, b"x" * (3 << 20))["bytes"] == 3 << 20

@@ -25,15 +25,6 @@
 
 enum { PAGE_MOST = 100, PAGE_DEFAULT = 20 };
 
-static void finish(struct api_call *call, int rc, json_t *answer, struct refusal *r)
-{
-    if (rc < 0)
-        openai_fail(call, r);
-    else
-        api_json(call, 200, answer);
-    refusal_clear(r);
-}
-
 /* ---- create ---- */
 
 static bool is_known(const char *name)
@@ -79,7 +70,7 @@ void openai_create_batch(struct api_call *call)
         rc = batches_create(s, a.body, http_req_header(call->req, "X-miLLM-Lease"), &data, &r);
     if (rc == 0)
         ask_add_ignored(&a);
-    finish(call, rc, data, &r);
+    openai_end(call, rc, data, &r);
     ask_release(&a);
 }
 
@@ -93,7 +84,7 @@ void openai_get_batch(struct api_call *call)
 
     if (rc == 0)
         rc = batches_get(call->api->service, call->key, &data, &r);
-    finish(call, rc, data, &r);
+    openai_end(call, rc, data, &r);
 }
 
 void openai_list_batches(struct api_call *call)
@@ -125,7 +116,7 @@ void openai_cancel_batch(struct api_call *call)
 
     if (rc == 0)
         rc = batches_cancel(call->api->service, call->key, &data, &r);
-    finish(call, rc, data, &r);
+    openai_end(call, rc, data, &r);
 }
 
 void openai_lend_batch(struct api_call *call)
@@ -137,5 +128,5 @@ void openai_lend_batch(struct api_call *call)
     if (rc == 0)
         rc = batches_lend(call->api->service, call->key,
                           http_req_header(call->req, "X-miLLM-Lease"), &data, &r);
-    finish(call, rc, data, &r);
+    openai_end(call, rc, data, &r);
 }

@@ -41,15 +41,6 @@ static json_t *file_object(const struct file_row *row)
                      "status", file_status_name(row->status), "status_details");
 }
 
-static void finish(struct api_call *call, int rc, json_t *answer, struct refusal *r)
-{
-    if (rc < 0)
-        openai_fail(call, r);
-    else
-        api_json(call, 200, answer);
-    refusal_clear(r);
-}
-
 /* ---- upload ---- */
 
 struct upload {
@@ -146,7 +137,7 @@ void openai_upload_file(struct api_call *call)
     struct refusal r = {0};
     int rc = store(call, &row, &r);
 
-    finish(call, rc, rc == 0 ? file_object(&row) : NULL, &r);
+    openai_end(call, rc, rc == 0 ? file_object(&row) : NULL, &r);
 }
 
 /* ---- look ---- */
@@ -164,7 +155,7 @@ void openai_get_file(struct api_call *call)
     struct refusal r = {0};
     int rc = find(call, &row, &r);
 
-    finish(call, rc, rc == 0 ? file_object(&row) : NULL, &r);
+    openai_end(call, rc, rc == 0 ? file_object(&row) : NULL, &r);
 }
 
 static int read_order(const char *order, bool *ascending, struct refusal *r)
@@ -246,8 +237,9 @@ void openai_delete_file(struct api_call *call)
 
     if (rc == 0)
         rc = batch_files_delete(files_of(call), call->key, &r);
-    finish(call, rc,
-           rc == 0 ? json_pack("{s:s, s:s, s:b}", "id", call->key, "object", "file", "deleted", 1)
+    openai_end(call, rc,
+               rc == 0
+                   ? json_pack("{s:s, s:s, s:b}", "id", call->key, "object", "file", "deleted", 1)
                    : NULL,
-           &r);
+               &r);
 }

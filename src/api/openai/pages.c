@@ -5,6 +5,7 @@
 
 #include "api/api.h"
 #include "api/envelope.h"
+#include "api/openai/errors.h"
 #include "http/request.h"
 #include "service/refusal.h"
 
@@ -22,6 +23,15 @@ int page_limit(struct api_call *call, int most, int fallback, int *out, struct r
                           "limit must be a whole number from 1 to %d.", most);
     free(text);
     return rc;
+}
+
+void openai_end(struct api_call *call, int rc, json_t *answer, struct refusal *r)
+{
+    if (rc < 0)
+        openai_fail(call, r);
+    else
+        api_json(call, 200, answer);
+    refusal_clear(r);
 }
 
 static json_t *id_at(const json_t *data, size_t i)
