@@ -168,6 +168,23 @@ def test_while_a_model_is_loaded_nobody_else_loads_attaches_or_leases(slow):
     assert status(server)["model"]["name"] == "tiny-qwen3"
 
 
+def test_while_a_model_is_unloaded_nobody_loads(slow):
+    """Its requests end on their own; the answer to the unload waits for them."""
+    server = slow(GRACEFUL_UNLOAD_TIMEOUT="60")
+    with busy(server):
+        unloading = In(lambda: server.post(f"/api/models/{server.row}/unload"))
+        wait_for(lambda: status(server)["model"] is None)
+        refused(server.weights("attach"), 400, "MODEL_NOT_LOADED")  # which stands before MODEL_BUSY
+        refused(server.post(f"/api/models/{server.row}/load"), 409, "MODEL_BUSY", reason="unload_in_progress",
+                unloading_model_id=server.row)
+        every(LOAD, LoadCase, server, "load", 12, "MODEL_BUSY", None, reason="unload_in_progress")
+        answer = server.post("/v1/completions", {"model": "tiny-llama", "prompt": "x", "max_tokens": 1})
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "model_busy")
+        assert int(answer.header("Retry-After")) == 5
+        assert unloading.is_alive()
+    assert granted(unloading.result())["status"] == "ready" and status(server)["model"] is None
+
+
 def test_a_stream_that_began_before_a_load_ends_on_its_own_weights(slow):
     """And one that begins after it is answered by the new ones, at once."""
     server = slow()
