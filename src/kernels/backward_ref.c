@@ -179,7 +179,7 @@ static void conv_inputs(const struct conv_back *p, const float *tap, int c)
 static void short_conv_back_ref(const struct conv_back *p, int c0, int c1)
 {
     for (int c = c0; c < c1; c++) {
-        float tap[CONV_TAPS_MAX];
+        float tap[CONV_TAPS_MAX] = {0};
 
         for (int j = 0; j < p->K; j++)
             tap[j] = weight_f32(p->taps, p->dtype, (size_t)c * (size_t)p->K + (size_t)j);

@@ -46,13 +46,14 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < COLS; i++)
-            acc[r][i] = _mm512_maskz_loadu_ps(first(n - i * LANES), c + r * ldc + i * LANES);
+            acc[r][i] =
+                _mm512_maskz_loadu_ps(first(n - i * LANES), c + r * ldc + (ptrdiff_t)i * LANES);
     for (int t = 0; t < k->pairs; t++, a += a_step, b += PANEL) {
         __m512i vb[COLS];
 
 #pragma GCC unroll 4
         for (int i = 0; i < COLS; i++)
-            vb[i] = _mm512_loadu_si512(b + i * LANES);
+            vb[i] = _mm512_loadu_si512(b + (ptrdiff_t)i * LANES);
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             __m512i va = _mm512_set1_epi32((int)a[r * a_row]);
@@ -66,7 +67,8 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < COLS; i++)
-            _mm512_mask_storeu_ps(c + r * ldc + i * LANES, first(n - i * LANES), acc[r][i]);
+            _mm512_mask_storeu_ps(c + r * ldc + (ptrdiff_t)i * LANES, first(n - i * LANES),
+                                  acc[r][i]);
 }
 
 #define CHAIN_TILE(R)                                                                              \

@@ -56,6 +56,11 @@ struct plan {
     size_t bytes; /* all of it */
 };
 
+/* Where the sequences of a group, one after the other, keep keys and values. */
+struct slot {
+    struct kv_seq *seq;
+};
+
 /* Memory of the group at hand: [rows,.] f32 each. */
 struct arena_rows {
     float *inputs;                                           /* [inputs][rows,H] */
@@ -137,7 +142,7 @@ struct pass {
     size_t memory_bytes;
     struct arena_rows a;
     struct kv_cache *kv;
-    struct kv_seq **slots;
+    struct slot *slots; /* [n_slots] */
     int n_slots;
     struct row_run *runs; /* of the chunk at hand */
     int n_runs;

@@ -54,7 +54,7 @@ static bool find_attention(const struct pass *p, int item, int worker, int block
 static int longest_blocks(const struct pass *p)
 {
     const struct group *g = group_at_hand(p);
-    int n = 0;
+    int n = 1;
 
     for (int i = g->first; i < g->first + g->n; i++)
         n = p->job.sequences[i].n > n ? p->job.sequences[i].n : n;

@@ -328,9 +328,9 @@ static int take_slots(struct pass *p, const struct plan *plan, struct err *e)
     for (; p->n_slots < plan->n_slots; p->n_slots++) {
         struct kv_seq *s = kv_seq_new(p->kv, e);
 
-        p->slots[p->n_slots] = s;
         if (!s)
             return -1;
+        p->slots[p->n_slots].seq = s;
         if (kv_seq_extend(s, plan->slot_rows[p->n_slots], e) < 0) {
             kv_seq_free(s);
             return -1;
@@ -342,7 +342,7 @@ static int take_slots(struct pass *p, const struct plan *plan, struct err *e)
 void pass_drop_slots(struct pass *p)
 {
     while (p->n_slots > 0)
-        kv_seq_free(p->slots[--p->n_slots]);
+        kv_seq_free(p->slots[--p->n_slots].seq);
     free(p->slots);
     p->slots = NULL;
 }

@@ -84,7 +84,7 @@ static void find_runs(struct pass *p)
         int at = first > from ? first : from, to = last < end ? last : end;
 
         if (at < to)
-            p->runs[p->n_runs++] = (struct row_run){.seq = p->slots[i],
+            p->runs[p->n_runs++] = (struct row_run){.seq = p->slots[i].seq,
                                                     .row = at - from,
                                                     .n = to - at,
                                                     .pos0 = at - first,
