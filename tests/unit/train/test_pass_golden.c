@@ -7,7 +7,24 @@ static const char *const tables[] = {"ref", "avx2", "avx512"};
  * in the reference itself. */
 static const double grad_limit = 2e-4;
 
-static void check_gradients(const char *model, const struct golden *g, struct places *pl)
+/* Relative length of the difference, of a whole tensor: BF16 has 8 bits, and these random models
+ * spread errors of one row over the whole vocabulary (seen: 0.07). */
+static const double fast_limit = 0.1;
+
+static void check_near(const char *model, const char *name, const float *got, const float *want,
+                       size_t n)
+{
+    double square = 0, apart = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        square += (double)want[i] * (double)want[i];
+        apart += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+    }
+    if (!(sqrt(apart / square) < fast_limit))
+        fail_msg("%s %s: %g of its length apart", model, name, sqrt(apart / square));
+}
+
+static void check_gradients(const char *model, const struct golden *g, struct places *pl, bool fast)
 {
     for (size_t i = 0; i < g->index.n; i++) {
         const char *name = g->index.tensors[i].name;
@@ -16,9 +33,12 @@ static void check_gradients(const char *model, const struct golden *g, struct pl
         float *want = golden_tensor(g, name, &n);
         double largest = 0;
 
-        for (size_t j = 0; j < n; j++)
+        for (size_t j = 0; j < n && !fast; j++)
             largest = fmax(largest, fabs((double)want[j]));
-        check_close(model, name, got, want, n, grad_limit * largest);
+        if (fast)
+            check_near(model, name, got, want, n);
+        else
+            check_close(model, name, got, want, n, grad_limit * largest);
         free(want);
     }
 }
@@ -40,6 +60,8 @@ static void check_model(const char *model, const char *table, bool lora)
     struct places pl;
     struct adapter *a;
     const json_t *values;
+    bool fast = strcmp(kernels_by_name(table)->numerics, "bf16-1") == 0;
+    double loss_limit = fast ? 5 : 5e-3;
     float *logprobs;
 
     fixture_open(&fx, model, table, 2);
@@ -52,8 +74,8 @@ static void check_model(const char *model, const char *table, bool lora)
     run_pass(&fx, fx.model, a, &b, plainly, logprobs, &pl.g);
     values = json_object_get(golden.json, lora ? "lora" : "train");
     assert_true(fabs(loss_of(&b, logprobs) - json_number_value(json_object_get(values, "ce_sum"))) <
-                5e-3);
-    check_gradients(model, &recorded, &pl);
+                loss_limit);
+    check_gradients(model, &recorded, &pl, fast);
     free(logprobs);
     adapter_unref(a);
     places_close(&pl);
@@ -82,11 +104,23 @@ static void adapter_gradients_are_those_recorded(void **state)
     check_all(true);
 }
 
+static void fast_gradients_are_near_those_recorded(void **state)
+{
+    const char *table = kernels_by_name("bf16") ? "bf16" : "bf16-ref";
+
+    (void)state;
+    for (int i = 0; i < N_TRAINED; i++) {
+        check_model(trained_models[i], table, false);
+        check_model(trained_models[i], table, true);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_gradients_are_those_recorded),
         cmocka_unit_test(adapter_gradients_are_those_recorded),
+        cmocka_unit_test(fast_gradients_are_near_those_recorded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
