@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/cutter.h"
 #include "base/err.h"
 #include "base/pool.h"
 #include "kernels/kernels.h"
@@ -18,7 +19,7 @@
 #include "model/model.h"
 #include "model/step.h"
 
-enum { BLOCK = 1024, TILE_ROWS = 64, ALIGN = 128 };
+enum { BLOCK = 1024, TILE_ROWS = 64 };
 
 /* What one block says about one row. */
 struct part {
@@ -42,26 +43,20 @@ struct logits {
     size_t memory_bytes;
 };
 
-static void *cut(char *base, size_t *used, size_t bytes)
-{
-    void *at = base ? base + *used : NULL;
-
-    *used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return at;
-}
-
 static size_t cut_all(struct logits *l, char *base)
 {
     const struct forward *f = l->f;
-    size_t used = 0, cells = (size_t)TILE_ROWS * (size_t)l->n_blocks;
+    struct cutter c = {.base = base};
+    size_t cells = (size_t)TILE_ROWS * (size_t)l->n_blocks;
+    size_t tiles = (size_t)f->n_workers * TILE_ROWS * BLOCK;
 
-    l->parts = cut(base, &used, cells * sizeof *l->parts);
-    l->top = cut(base, &used, cells * LOGITS_TOP_MAX * sizeof *l->top);
-    l->y = cut(base, &used, (size_t)f->n_workers * TILE_ROWS * BLOCK * sizeof *l->y);
-    l->by = cut(base, &used, (size_t)f->n_workers * TILE_ROWS * BLOCK * sizeof *l->by);
-    l->ax = cut(base, &used, (size_t)TILE_ROWS * ADAPTER_RANK_MAX * sizeof *l->ax);
-    l->px = cut(base, &used, f->k->linear_x_bytes(TILE_ROWS, f->config.hidden));
-    return used;
+    l->parts = cutter_take(&c, cells, sizeof *l->parts);
+    l->top = cutter_take(&c, cells * LOGITS_TOP_MAX, sizeof *l->top);
+    l->y = cutter_take(&c, tiles, sizeof *l->y);
+    l->by = cutter_take(&c, tiles, sizeof *l->by);
+    l->ax = cutter_rows(&c, 1, TILE_ROWS, ADAPTER_RANK_MAX);
+    l->px = cutter_take(&c, 1, f->k->linear_x_bytes(TILE_ROWS, f->config.hidden));
+    return c.used;
 }
 
 struct logits *logits_new(struct forward *f, struct err *e)

@@ -4,31 +4,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/cutter.h"
 #include "base/err.h"
 #include "base/pool.h"
 #include "model/adapter.h"
 #include "model/step.h"
-
-enum { ALIGN = 128 };
-
-/* First pass (base NULL): adds up. Second pass: hands out. */
-struct cutter {
-    char *base;
-    size_t used;
-};
-
-static void *cut(struct cutter *c, size_t bytes)
-{
-    void *at = c->base ? c->base + c->used : NULL;
-
-    c->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return at;
-}
-
-static float *cut_rows(struct cutter *c, int rows, int width)
-{
-    return cut(c, (size_t)rows * (size_t)width * sizeof(float));
-}
 
 static int larger(int a, int b)
 {
@@ -46,15 +26,15 @@ static void cut_rows_of_step(struct forward *f, struct cutter *c)
     const struct model_config *g = &f->config;
     int n = FORWARD_ROWS_MAX, q = model_q_width(g);
 
-    f->x = cut_rows(c, n, g->hidden);
-    f->picked = cut_rows(c, n, g->hidden);
-    f->norm = cut_rows(c, n, g->hidden);
-    f->q = cut_rows(c, n, g->n_conv_layers ? larger(q, 3 * g->hidden) : q);
-    f->kv = cut_rows(c, n, 2 * model_kv_width(g));
-    f->mixed = cut_rows(c, n, larger(q, g->hidden));
-    f->gate = cut_rows(c, n, g->ff);
-    f->up = cut_rows(c, n, g->ff);
-    f->px = cut(c, f->k->linear_x_bytes(n, widest_input(g)));
+    f->x = cutter_rows(c, 1, n, g->hidden);
+    f->picked = cutter_rows(c, 1, n, g->hidden);
+    f->norm = cutter_rows(c, 1, n, g->hidden);
+    f->q = cutter_rows(c, 1, n, g->n_conv_layers ? larger(q, 3 * g->hidden) : q);
+    f->kv = cutter_rows(c, 1, n, 2 * model_kv_width(g));
+    f->mixed = cutter_rows(c, 1, n, larger(q, g->hidden));
+    f->gate = cutter_rows(c, 1, n, g->ff);
+    f->up = cutter_rows(c, 1, n, g->ff);
+    f->px = cutter_take(c, 1, f->k->linear_x_bytes(n, widest_input(g)));
 }
 
 static void cut_worker(struct forward *f, struct worker_scratch *w, struct cutter *c)
@@ -63,15 +43,15 @@ static void cut_worker(struct forward *f, struct worker_scratch *w, struct cutte
     int widest = widest_input(g), group = g->n_heads / g->n_kv_heads;
     size_t pages = ((size_t)g->max_positions + KV_BLOCK - 1) / KV_BLOCK;
 
-    w->norm = cut_rows(c, NARROW_ROWS, g->hidden);
-    w->px = cut(c, f->k->linear_x_bytes(NARROW_ROWS, widest));
-    w->linear = cut(c, LINEAR_SCRATCH);
-    w->lora_x = cut_rows(c, NARROW_ROWS, widest);
-    w->lora_a = cut_rows(c, NARROW_ROWS, ADAPTER_RANK_MAX);
-    w->lora_b = cut_rows(c, NARROW_ROWS, larger(widest, 3 * g->hidden));
-    w->attention = cut(c, f->k->attention_scratch(ATTEND_ROWS, group, g->head_dim));
-    w->k_pages = cut(c, pages * sizeof *w->k_pages);
-    w->v_pages = cut(c, pages * sizeof *w->v_pages);
+    w->norm = cutter_rows(c, 1, NARROW_ROWS, g->hidden);
+    w->px = cutter_take(c, 1, f->k->linear_x_bytes(NARROW_ROWS, widest));
+    w->linear = cutter_take(c, 1, LINEAR_SCRATCH);
+    w->lora_x = cutter_rows(c, 1, NARROW_ROWS, widest);
+    w->lora_a = cutter_rows(c, 1, NARROW_ROWS, ADAPTER_RANK_MAX);
+    w->lora_b = cutter_rows(c, 1, NARROW_ROWS, larger(widest, 3 * g->hidden));
+    w->attention = cutter_take(c, 1, f->k->attention_scratch(ATTEND_ROWS, group, g->head_dim));
+    w->k_pages = cutter_take(c, pages, sizeof *w->k_pages);
+    w->v_pages = cutter_take(c, pages, sizeof *w->v_pages);
 }
 
 static size_t cut_all(struct forward *f, char *base)

@@ -1,46 +1,37 @@
 /* train/pass.c - life of a pass: memory, states, slices. */
 #include "train/pass.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cutter.h"
 #include "base/err.h"
 #include "model/forward.h"
 #include "model/kv_cache.h"
 #include "model/model.h"
 #include "train/pass_impl.h"
 
-enum { ALIGN = 128 };
-
 /* ---- scratch of the workers ---- */
-
-static void *cut(char *base, size_t *used, size_t bytes)
-{
-    void *at = base ? base + *used : NULL;
-
-    *used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return at;
-}
 
 static size_t cut_workers(struct pass *p, char *base)
 {
-    size_t used = 0, block = (size_t)p->config.head_dim * KV_BLOCK * sizeof(float);
+    struct cutter c = {.base = base};
+    size_t block = (size_t)p->config.head_dim * KV_BLOCK;
 
     for (int i = 0; i < p->n_workers; i++) {
         struct pass_scratch *w = &p->worker[i];
 
-        w->linear = cut(base, &used, LINEAR_SCRATCH);
-        w->chain = cut(base, &used, CHAIN_SCRATCH);
-        w->kt = cut(base, &used, block);
-        w->vt = cut(base, &used, block);
-        w->s = cut(base, &used, (size_t)KV_BLOCK * KV_BLOCK * sizeof(float));
-        w->ds = cut(base, &used, (size_t)KV_BLOCK * KV_BLOCK * sizeof(float));
-        w->sin = cut(base, &used, (size_t)p->config.head_dim * sizeof(float));
-        w->lora = cut(base, &used, (size_t)HEAD_ROWS * HEAD_BLOCK * sizeof(float));
+        w->linear = cutter_take(&c, 1, LINEAR_SCRATCH);
+        w->chain = cutter_take(&c, 1, CHAIN_SCRATCH);
+        w->kt = cutter_take(&c, block, sizeof(float));
+        w->vt = cutter_take(&c, block, sizeof(float));
+        w->s = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);
+        w->ds = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);
+        w->sin = cutter_rows(&c, 1, 1, p->config.head_dim);
+        w->lora = cutter_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
     }
-    return used;
+    return c.used;
 }
 
 static int make_workers(struct pass *p, struct err *e)
@@ -52,7 +43,7 @@ static int make_workers(struct pass *p, struct err *e)
     if (!p->worker)
         return err_nomem(e);
     p->worker_bytes = cut_workers(p, NULL);
-    if (posix_memalign(&memory, ALIGN, p->worker_bytes) != 0)
+    if (posix_memalign(&memory, CUTTER_ALIGN, p->worker_bytes) != 0)
         return err_nomem(e);
     p->worker_memory = memory;
     cut_workers(p, p->worker_memory);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/cutter.h"
 #include "base/err.h"
 #include "model/adapter.h"
 #include "model/forward.h"
@@ -15,7 +16,6 @@
 #include "train/pass_impl.h"
 
 enum {
-    ALIGN = 128,
     GROUP_ROWS = 256, /* smaller groups would read and write weight gradients too often */
     ROWS_MAX = 1 << 24,
 };
@@ -37,54 +37,35 @@ static int places_of(const struct model_config *c, const struct plan *pl)
 
 /* ---- cutting ---- */
 
-/* With no base only adds up. */
-struct cutter {
-    char *base;
-    size_t used;
-};
-
-static void *cut(struct cutter *c, size_t n, size_t size)
-{
-    void *at = c->base ? c->base + c->used : NULL;
-
-    c->used += (n * size + ALIGN - 1) / ALIGN * ALIGN;
-    return at;
-}
-
-static float *cut_rows(struct cutter *c, int n, int rows, int width)
-{
-    return cut(c, (size_t)n * (size_t)rows * (size_t)width, sizeof(float));
-}
-
 static void cut_inner(struct arena_rows *a, struct cutter *c, const struct model_config *g, int n,
                       int rows)
 {
-    a->q = cut_rows(c, n, rows, q_width(g));
-    a->kv = cut_rows(c, n, rows, 2 * model_kv_width(g));
-    a->q_raw = cut_rows(c, n, rows, g->qk_norm ? model_q_width(g) : 0);
-    a->k_raw = cut_rows(c, n, rows, g->qk_norm ? model_kv_width(g) : 0);
-    a->mixed = cut_rows(c, n, rows, larger(model_q_width(g), g->hidden));
-    a->mid = cut_rows(c, n, rows, g->hidden);
-    a->gate = cut_rows(c, n, rows, g->ff);
-    a->up = cut_rows(c, n, rows, g->ff);
+    a->q = cutter_rows(c, n, rows, q_width(g));
+    a->kv = cutter_rows(c, n, rows, 2 * model_kv_width(g));
+    a->q_raw = cutter_rows(c, n, rows, g->qk_norm ? model_q_width(g) : 0);
+    a->k_raw = cutter_rows(c, n, rows, g->qk_norm ? model_kv_width(g) : 0);
+    a->mixed = cutter_rows(c, n, rows, larger(model_q_width(g), g->hidden));
+    a->mid = cutter_rows(c, n, rows, g->hidden);
+    a->gate = cutter_rows(c, n, rows, g->ff);
+    a->up = cutter_rows(c, n, rows, g->ff);
 }
 
 static void cut_gradients(struct arena_rows *a, struct cutter *c, const struct model_config *g,
                           int rank, int rows)
 {
-    a->dx = cut_rows(c, 1, rows, g->hidden);
-    a->h = cut_rows(c, 1, rows, g->hidden);
-    a->dh = cut_rows(c, 1, rows, g->hidden);
-    a->act = cut_rows(c, 1, rows, g->ff);
-    a->d_act = cut_rows(c, 1, rows, g->ff);
-    a->d_mixed = cut_rows(c, 1, rows, larger(model_q_width(g), g->hidden));
-    a->dq = cut_rows(c, 1, rows, q_width(g));
-    a->dkv = cut_rows(c, 1, rows, 2 * model_kv_width(g));
-    a->dk = cut_rows(c, 1, rows, g->qk_norm ? model_kv_width(g) : 0);
-    a->stats = cut_rows(c, 1, rows, 3 * g->n_heads);
-    a->r = cut_rows(c, 1, rows, g->n_heads + g->n_kv_heads);
-    a->lora_u = cut_rows(c, 3, rows, rank);
-    a->lora_du = cut_rows(c, 3, rows, rank);
+    a->dx = cutter_rows(c, 1, rows, g->hidden);
+    a->h = cutter_rows(c, 1, rows, g->hidden);
+    a->dh = cutter_rows(c, 1, rows, g->hidden);
+    a->act = cutter_rows(c, 1, rows, g->ff);
+    a->d_act = cutter_rows(c, 1, rows, g->ff);
+    a->d_mixed = cutter_rows(c, 1, rows, larger(model_q_width(g), g->hidden));
+    a->dq = cutter_rows(c, 1, rows, q_width(g));
+    a->dkv = cutter_rows(c, 1, rows, 2 * model_kv_width(g));
+    a->dk = cutter_rows(c, 1, rows, g->qk_norm ? model_kv_width(g) : 0);
+    a->stats = cutter_rows(c, 1, rows, 3 * g->n_heads);
+    a->r = cutter_rows(c, 1, rows, g->n_heads + g->n_kv_heads);
+    a->lora_u = cutter_rows(c, 3, rows, rank);
+    a->lora_du = cutter_rows(c, 3, rows, rank);
 }
 
 /* Everything of a call but the caches. */
@@ -95,25 +76,25 @@ static size_t cut_call(struct pass *p, const struct plan *pl, const struct pass_
     struct cutter c = {.base = base};
     size_t n = (size_t)rows;
 
-    p->token = cut(&c, n, sizeof *p->token);
-    p->target = cut(&c, n, sizeof *p->target);
-    p->pos = cut(&c, n, sizeof *p->pos);
-    p->first_row = cut(&c, (size_t)job->n_sequences, sizeof *p->first_row);
-    p->logprob = cut(&c, n, sizeof(float));
-    p->max = cut(&c, n, sizeof(float));
-    p->inv = cut(&c, n, sizeof(float));
-    p->ends = cut(&c, (size_t)job->n_sequences, sizeof *p->ends);
-    p->active = cut(&c, (size_t)pl->rows, sizeof *p->active);
-    p->runs = cut(&c, FORWARD_ROWS_MAX, sizeof *p->runs);
-    p->answers = cut(&c, HEAD_TILE, sizeof *p->answers);
-    p->hidden = cut_rows(&c, 1, FORWARD_ROWS_MAX, g->hidden);
-    p->a.inputs = cut_rows(&c, pl->inputs, pl->rows, g->hidden);
+    p->token = cutter_take(&c, n, sizeof *p->token);
+    p->target = cutter_take(&c, n, sizeof *p->target);
+    p->pos = cutter_take(&c, n, sizeof *p->pos);
+    p->first_row = cutter_take(&c, (size_t)job->n_sequences, sizeof *p->first_row);
+    p->logprob = cutter_take(&c, n, sizeof(float));
+    p->max = cutter_take(&c, n, sizeof(float));
+    p->inv = cutter_take(&c, n, sizeof(float));
+    p->ends = cutter_take(&c, (size_t)job->n_sequences, sizeof *p->ends);
+    p->active = cutter_take(&c, (size_t)pl->rows, sizeof *p->active);
+    p->runs = cutter_take(&c, FORWARD_ROWS_MAX, sizeof *p->runs);
+    p->answers = cutter_take(&c, HEAD_TILE, sizeof *p->answers);
+    p->hidden = cutter_rows(&c, 1, FORWARD_ROWS_MAX, g->hidden);
+    p->a.inputs = cutter_rows(&c, pl->inputs, pl->rows, g->hidden);
     cut_inner(&p->a, &c, g, places_of(g, pl), pl->rows);
     if (job->backward) {
-        p->d_embed = cut_rows(&c, 1, rows, g->hidden);
-        p->head = cut_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
-        p->head_ends = cut(&c, HEAD_ROWS, sizeof *p->head_ends);
-        p->head_px = cut(&c, p->k->linear_x_bytes(HEAD_ROWS, g->hidden), 1);
+        p->d_embed = cutter_rows(&c, 1, rows, g->hidden);
+        p->head = cutter_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
+        p->head_ends = cutter_take(&c, HEAD_ROWS, sizeof *p->head_ends);
+        p->head_px = cutter_take(&c, p->k->linear_x_bytes(HEAD_ROWS, g->hidden), 1);
         cut_gradients(&p->a, &c, g, pl->rank, pl->rows);
     }
     return c.used;
