@@ -423,6 +423,25 @@ int batch_rows_find_bad(struct db *d, int64_t seq, int64_t line, struct buf *out
     return rc;
 }
 
+int batch_rows_forget(struct db *d, int64_t oldest, struct err *e)
+{
+    struct db_stmt q = {0};
+    int rc;
+
+    if (db_begin(d, e) < 0)
+        return -1;
+    rc = db_prepare(&q, d,
+                    "DELETE FROM batches WHERE "
+                    "coalesce(completed_s, failed_s, expired_s, cancelled_s) < ?",
+                    e);
+    if (rc == 0) {
+        db_bind_int(&q, oldest);
+        rc = db_step(&q, e);
+    }
+    db_finish(&q);
+    return settle(d, rc, e);
+}
+
 /* ---- the end ---- */
 
 static int end_locked(struct db *d, const struct batch_row *row, enum batch_status from,

@@ -95,6 +95,9 @@ int batch_rows_record(struct db *d, const struct batch_row *row, struct err *e);
 int batch_rows_end(struct db *d, const struct batch_row *row, enum batch_status from,
                    const struct file_row *files, int n_files, struct err *e);
 
+/* Removes what ended before `oldest`. */
+int batch_rows_forget(struct db *d, int64_t oldest, struct err *e);
+
 struct bad_line {
     int64_t line;
     char *text; /* owned by the list's holder */

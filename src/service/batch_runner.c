@@ -11,7 +11,7 @@
 
 #define NS_PER_S 1e9
 
-enum { MINUTE_S = 60 };
+enum { MINUTE_S = 60, DAY_S = 86400 };
 
 /* ---- one batch ---- */
 
@@ -97,11 +97,13 @@ static bool pass(struct batches *b)
 
 static void prune(struct batches *b)
 {
+    int64_t retention_s = (int64_t)b->s->settings->batch_retention_days * DAY_S;
     struct err e = {0};
 
     if (clock_mono_ns() < b->prune_ns)
         return;
-    if (batch_files_prune(b->files, &e) < 0)
+    if (batch_files_prune(b->files, &e) < 0 ||
+        batch_rows_forget(b->s->db, time(NULL) - retention_s, &e) < 0)
         log_ev(LOG_ERROR, "file_retention", "cause=\"%s\"", e.msg);
     b->prune_ns =
         clock_mono_ns() + (int64_t)(b->s->settings->batch_retention_interval_s * NS_PER_S);

@@ -206,7 +206,7 @@ def test_pages_and_the_expiry_of_results(make_server):
 
 # ---- cancelling, and who goes first
 
-def many(server, n=400, tokens=100):
+def many(server, n=3000, tokens=100):
     return jsonl([line(server, f"r{i}", f"count {i}", max_tokens=tokens) for i in range(n)])
 
 
@@ -218,14 +218,14 @@ def test_a_cancelled_batch_has_a_result_for_every_line(server):
     batch = wait(server, answer.json())
     assert batch["status"] == "cancelled" and batch["cancelling_at"] and batch["cancelled_at"] and not batch["completed_at"]
     good, bad = results(server, batch)
-    assert [x["custom_id"] for x in good + bad] == [f"r{i}" for i in range(400)]
+    assert [x["custom_id"] for x in good + bad] == [f"r{i}" for i in range(3000)]
     assert {x["error"]["code"] for x in bad} == {"batch_cancelled"} and good
     check_error(cancel(server, batch), 409, "batch_state_conflict", "batch_id")
     assert server.call("DELETE", f"/v1/files/{batch['input_file_id']}").status == 200
 
 
 def test_others_go_first_and_rows_are_not_pending_requests(server):
-    batch = wait(server, start(server, many(server, 100, 400)), ("in_progress",) + ENDED)
+    batch = wait(server, start(server, many(server, 1000, 400)), ("in_progress",) + ENDED)
     peak = 0
     for _ in range(20):
         inference = server.get("/api/health/detailed").json()["inference"]
@@ -292,7 +292,7 @@ def test_a_lease_of_another_stands_in_the_way_unless_it_is_presented(own):
 
 def test_a_lease_that_comes_between_makes_it_wait_and_can_be_handed_over(make_server):
     own = make_server({"BATCH_WAIT_POLL_S": "0.05", "BATCH_LEASE_TTL_S": "1", "WEIGHTS_QUIESCE_MAX_HOLD_S": "60"})
-    batch = wait_for(own, start(own, many(own, 400, 60)), lambda b: b["request_counts"]["completed"] > 0)
+    batch = wait_for(own, start(own, many(own, 4000, 60)), lambda b: b["request_counts"]["completed"] > 0)
     trainer = Trainer(own)
     trainer.do("quiesce")  # the rows are held, and the batch's lease runs out meanwhile
     until = time.monotonic() + 20
@@ -309,8 +309,10 @@ def test_a_lease_that_comes_between_makes_it_wait_and_can_be_handed_over(make_se
     assert look(own, batch)["status"] == "in_progress"
     answer = own.post(path, headers={"X-miLLM-Lease": lease["lease_id"]})
     assert answer.status == 200 and answer.json()["millm"]["lease_mode"] == "caller"
-    batch = wait(own, batch)
-    assert batch["status"] == "completed" and len(results(own, batch)[0]) == 400
+    done = batch["request_counts"]["completed"]
+    wait_for(own, batch, lambda b: b["request_counts"]["completed"] > done + 40)
+    batch = end_of(own, batch)
+    results(own, batch)
     assert lease_of(own)["lease"]["holder"] == "bench"
     check_error(own.post(path, headers={"X-miLLM-Lease": lease["lease_id"]}), 409, "batch_state_conflict", "batch_id")
 
@@ -399,7 +401,7 @@ def recorded(server, batch):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_restart_goes_on_behind_the_last_recorded_row(make_server, tmp_path, how):
     own = make_server(state=tmp_path)
-    lines = [line(own, f"r{i}", f"count {i}", max_tokens=30, temperature=1) for i in range(150)]
+    lines = [line(own, f"r{i}", f"count {i}", max_tokens=30, temperature=1) for i in range(600)]
     lines[3] = line(own, "r3", max_tokens=-1)
     batch = wait_for(own, start(own, jsonl(lines)), lambda b: b["request_counts"]["completed"] >= 20)
     for _ in range(2):
@@ -411,10 +413,10 @@ def test_a_restart_goes_on_behind_the_last_recorded_row(make_server, tmp_path, h
         assert batch["status"] == "in_progress" and batch["request_counts"]["completed"] >= done
         batch = wait_for(own, batch, lambda b: b["status"] in ENDED or b["request_counts"]["completed"] > done + 20)
     batch = wait(own, batch)
-    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 150, "completed": 149, "failed": 1})
+    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 600, "completed": 599, "failed": 1})
     assert own.get(f"/v1/files/{batch['output_file_id']}/content").body.startswith(before)
     good, bad = results(own, batch)
-    assert [x["custom_id"] for x in good] == [f"r{i}" for i in range(150) if i != 3] and bad[0]["line"] == 4
+    assert [x["custom_id"] for x in good] == [f"r{i}" for i in range(600) if i != 3] and bad[0]["line"] == 4
 
 
 def change(server, batch, **columns):
@@ -429,7 +431,7 @@ def change(server, batch, **columns):
 def test_every_open_state_ends_after_a_restart(make_server, tmp_path):
     own = make_server({"BATCH_WAIT_POLL_S": "0.05"}, state=tmp_path)
     def running():
-        return wait_for(own, start(own, many(own, 60, 60)), lambda b: b["request_counts"]["completed"] > 0)
+        return wait_for(own, start(own, many(own, 400, 60)), lambda b: b["request_counts"]["completed"] > 0)
     cancelled = running()
     own.stop(signal.SIGKILL)
     change(own, cancelled, status="cancelling", cancelling_s=int(time.time()))
@@ -450,7 +452,7 @@ def test_every_open_state_ends_after_a_restart(make_server, tmp_path):
     own.stop(signal.SIGKILL)
     change(own, again, status="validating", in_progress_s=None, next_offset=0, next_line=1, output_bytes=0, error_bytes=0, completed=0, failed=0)
     own.start()
-    assert results(own, wait(own, look(own, again)))[0] and look(own, again)["request_counts"]["completed"] == 60
+    assert results(own, wait(own, look(own, again)))[0] and look(own, again)["request_counts"]["completed"] == 400
 
     done = wait(own, start(own, jsonl([line(own, "a"), line(own, "b", max_tokens=-1)])))
     kept = [own.get(f"/v1/files/{done[k]}/content").body for k in ("output_file_id", "error_file_id")]
@@ -466,9 +468,21 @@ def test_every_open_state_ends_after_a_restart(make_server, tmp_path):
     assert [own.get(f"/v1/files/{batch[k]}/content").body for k in ("output_file_id", "error_file_id")] == kept
 
 
+def test_a_batch_is_forgotten_a_while_after_its_end(make_server):
+    own = make_server({"BATCH_RETENTION_INTERVAL_S": "0.05"})
+    old, young = (wait(own, start(own, jsonl([line(own, "a")]))) for _ in range(2))
+    change(own, old, completed_s=int(time.time()) - 31 * 86400)
+    until = time.monotonic() + 20
+    while own.get(f"/v1/batches/{old['id']}").status == 200:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    check_error(own.get(f"/v1/batches/{old['id']}"), 404, "batch_not_found", "batch_id")
+    assert [b["id"] for b in own.get("/v1/batches").json()["data"]] == [young["id"]]
+
+
 def test_a_batch_expires_while_its_rows_run(make_server, tmp_path):
     own = make_server({"BATCH_CHUNK_ROWS": "4"}, state=tmp_path)
-    batch = wait_for(own, start(own, many(own, 400, 400)), lambda b: b["request_counts"]["completed"] > 0)
+    batch = wait_for(own, start(own, many(own, 1000, 400)), lambda b: b["request_counts"]["completed"] > 0)
     change(own, batch, expires_s=int(time.time()) + 2)
     batch = wait(own, batch)
     assert batch["status"] == "expired" and batch["expired_at"] - batch["expires_at"] <= 3
