@@ -8,25 +8,20 @@
  * prefill_512: one prompt, last logits; tokens a second and the share of the peak of multiply-adds.
  * Medians. The last lines are `name value` pairs. */
 #include "limits.h"
+#include "model_bench.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/err.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "model/kv_cache.h"
 #include "model/logits.h"
-#include "model/model.h"
-#include "tensor/model_dir.h"
-#include "tensor/weights.h"
 
-enum { MAX_SAMPLES = 500, MAX_BATCH = 64, PREFILL = 512, STEPS_PER_SAMPLE = 4 };
+enum { MAX_BATCH = 64, PREFILL = 512, STEPS_PER_SAMPLE = 4 };
 
 struct bench {
     struct model_config config;
@@ -41,55 +36,7 @@ struct bench {
     int samples, context;
 };
 
-struct series {
-    double v[MAX_SAMPLES];
-    int n;
-};
-
-static void die(const struct err *e)
-{
-    fprintf(stderr, "bench_model: %s %s\n", e->msg, e->detail);
-    exit(1);
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(struct series *s)
-{
-    qsort(s->v, (size_t)s->n, sizeof *s->v, compare);
-    return s->v[s->n / 2];
-}
-
 /* ---- set up ---- */
-
-static void load(struct bench *b, const char *dir)
-{
-    struct model_dir_rules rules = {.f32_ok = true};
-    struct model_dir md = {0};
-    const char *reason = "";
-    struct err e = {0};
-    int fd = open(dir, O_RDONLY | O_DIRECTORY);
-
-    if (fd < 0) {
-        err_io(&e, "open %s", dir);
-        die(&e);
-    }
-    if (model_open_dir(fd, &rules, &md, &b->config, &reason, &e) < 0)
-        die(&e);
-    b->weights = weights_read(&md, NULL, 0, NULL, &e);
-    if (!b->weights)
-        die(&e);
-    model_dir_close(&md);
-    close(fd);
-    b->model = model_bind(&b->config, b->weights, &reason, &e);
-    if (!b->model)
-        die(&e);
-}
 
 static void start(struct bench *b, int threads)
 {
@@ -295,7 +242,7 @@ int main(int argc, char **argv)
     b.kern = name ? kernels_by_name(name) : kernels_pick(fast);
     if (!b.kern || b.samples < 1 || b.samples > MAX_SAMPLES || b.context < 0 || batch > MAX_BATCH)
         return fprintf(stderr, "bench_model: no such kernels, or a number out of range\n"), 2;
-    load(&b, dir);
+    load_model(dir, &b.config, &b.weights, &b.model);
     start(&b, threads);
     printf("# %s, %s, %d threads, context %d\n", b.kern->name, b.kern->numerics,
            pool_workers(b.pool), b.context);

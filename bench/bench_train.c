@@ -8,24 +8,19 @@
  * of the weights with LoRA, whose own products are not counted). Medians. The last lines are `name
  * value` pairs. */
 #include "limits.h"
+#include "model_bench.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/err.h"
 #include "kernels/kernels.h"
 #include "model/adapter_make.h"
-#include "model/model.h"
-#include "tensor/model_dir.h"
-#include "tensor/weights.h"
 #include "train/grads.h"
 #include "train/pass.h"
 
-enum { MAX_SAMPLES = 100, MAX_SLICES = 1 << 16 };
+enum { MAX_SLICES = 1 << 16 };
 
 struct bench {
     struct model_config config;
@@ -45,61 +40,13 @@ struct bench {
     double slice_ms;
 };
 
-struct series {
-    double v[MAX_SAMPLES];
-    int n;
-};
-
 /* Times between two looks at the requests, in ms. */
 struct slices {
     double v[MAX_SLICES];
     int n;
 };
 
-static void die(const struct err *e)
-{
-    fprintf(stderr, "bench_train: %s %s\n", e->msg, e->detail);
-    exit(1);
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(struct series *s)
-{
-    qsort(s->v, (size_t)s->n, sizeof *s->v, compare);
-    return s->v[s->n / 2];
-}
-
 /* ---- set up ---- */
-
-static void load(struct bench *b, const char *dir)
-{
-    struct model_dir_rules rules = {.f32_ok = true};
-    struct model_dir md = {0};
-    const char *reason = "";
-    struct err e = {0};
-    int fd = open(dir, O_RDONLY | O_DIRECTORY);
-
-    if (fd < 0) {
-        err_io(&e, "open %s", dir);
-        die(&e);
-    }
-    if (model_open_dir(fd, &rules, &md, &b->config, &reason, &e) < 0)
-        die(&e);
-    b->weights = weights_read(&md, NULL, 0, NULL, &e);
-    if (!b->weights)
-        die(&e);
-    model_dir_close(&md);
-    close(fd);
-    b->model = model_bind(&b->config, b->weights, &reason, &e);
-    if (!b->model)
-        die(&e);
-}
 
 /* First call (memory NULL) counts, the second hands out. */
 static float *take(struct bench *b, int rows, int cols)
@@ -257,7 +204,7 @@ static void print_slices(struct slices *s)
 {
     if (s->n == 0)
         return;
-    qsort(s->v, (size_t)s->n, sizeof *s->v, compare);
+    qsort(s->v, (size_t)s->n, sizeof *s->v, compare_doubles);
     printf("train_slice_ms %.2f\n", s->v[s->n / 2]);
     printf("train_slice_p99_ms %.2f\n", s->v[s->n * 99 / 100]);
     printf("train_slice_most_ms %.2f\n", s->v[s->n - 1]);
@@ -345,7 +292,7 @@ int main(int argc, char **argv)
     b.kern = name ? kernels_by_name(name) : kernels_pick(fast);
     if (!b.kern || b.samples < 1 || b.samples > MAX_SAMPLES || b.batch < 1 || b.length < 1)
         return fprintf(stderr, "bench_train: no such kernels, or a number out of range\n"), 2;
-    load(&b, dir);
+    load_model(dir, &b.config, &b.weights, &b.model);
     start(&b, threads);
     printf("# %s, %s, %d threads, %d x %d tokens\n", b.kern->name, b.kern->numerics,
            pool_workers(b.pool), b.batch, b.length);
