@@ -112,6 +112,19 @@ def python_with_torch():
     return python
 
 
+def python_with_trainer():
+    """A Python with PyTorch, transformers and peft from PyPI, pinned, in the cache (about 5.6 GB)."""
+    venv = os.path.join(cache_dir(), "venv-train")
+    python = os.path.join(venv, "bin", "python")
+    if not os.path.exists(venv + "/ready"):
+        print("installing torch, transformers and peft (once; some minutes)", flush=True)
+        subprocess.run([PY, "-m", "venv", venv], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "torch==2.15.0",
+                        "transformers==5.24.0", "peft==0.21.2", "safetensors"], check=True)
+        open(venv + "/ready", "w").close()
+    return python
+
+
 def llama_cpp():
     """Folder with llama-bench, llama-server and llama-quantize."""
     bin_dir = os.path.join(cache_dir("llama-build"), "bin")

@@ -1,0 +1,204 @@
+"""Training: steps beside PyTorch, the share of the multiply-add peak, memory, and training beside streams.
+
+Ours is driven over HTTP as a client would: one forward-backward pass and one optimizer step, JSON bodies. A step's
+time runs from the first request to the last answer. The peer steps in a process of its own, in turn with ours."""
+import os
+import random
+import statistics
+import subprocess
+import threading
+import time
+import urllib.request
+import json
+
+from .memory import resident_mb
+from .peers import python_with_trainer, smollm
+from .serving import body, show_limits
+from .table import Table, Verdict, bench, percentile
+from .tools import Server, Streams, build, limits, program, figures, quiet
+
+KEY = "bench-key-0123456789"
+ADAM = {"learning_rate": 1e-5, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.01, "grad_clip_norm": 1.0}
+PARAMETERS = 134.5e6
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Trainer:
+    """One run of a server's training API."""
+
+    def __init__(self, server, mode, rank=32):
+        self.server, self.seq, self.random = server, 0, random.Random(0)
+        self.session = self.post("/sessions", {"tags": ["bench"], "user_metadata": {}, "sdk_version": "bench"})["id"]
+        request = {"model_seq_id": 1, "base_model": "bench", "training_mode": mode}
+        if mode == "lora":
+            request["lora_config"] = {"rank": rank, "train_unembed": False}
+        self.model = self.post(f"/sessions/{self.session}/models", request)["id"]
+
+    def http(self, method, path, payload=None):
+        request = urllib.request.Request(f"{self.server.url}/api/v1{path}", method=method,
+                                         data=None if payload is None else json.dumps(payload).encode(),
+                                         headers={"X-WEAVER-API-KEY": KEY, "Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=300) as reply:
+            return json.load(reply)
+
+    def post(self, path, payload):
+        return self.http("POST", path, payload)
+
+    def finish(self, op):
+        while op["status"] not in ("done", "error"):
+            op = self.http("GET", f"/operations/{op['id']}")
+        if op["status"] == "error":
+            raise SystemExit(f"{op['type']}: {op['error_message']}")
+        return op["response"]
+
+    def datum(self, length):
+        ids = [self.random.randrange(3, 49000) for _ in range(length + 1)]
+        return {"model_input": {"chunks": [{"type": "encoded_text", "tokens": ids[:-1]}]},
+                "loss_fn_inputs": {"target_tokens": {"data": ids[1:], "dtype": "int64"}}}
+
+    def operation(self, path, **payload):
+        self.seq += 1
+        payload |= {"model_id": self.model, "seq_id": self.seq, "tensor_transport": "default"}
+        return self.finish(self.post(f"/models/{self.model}/{path}", {"payload": payload}))
+
+    def step(self, batch, length):
+        """Seconds of one step, and its loss."""
+        data = [self.datum(length) for _ in range(batch)]
+        began = time.perf_counter()
+        made = self.operation("forward-backward-passes",
+                              forward_backward_input={"loss_fn": "cross_entropy", "data": data})
+        self.operation("optimizer-steps", adam_params=ADAM)
+        return time.perf_counter() - began, made["metrics"]["loss"]
+
+
+class Peer:
+    """torch_train.py, kept alive."""
+
+    def __init__(self, mode, numerics, batch, length):
+        self.process = subprocess.Popen([python_with_trainer(), os.path.join(HERE, "torch_train.py"), smollm(), mode,
+                                         numerics, str(batch), str(length)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self.name = self.process.stdout.readline().strip()
+        if not self.name.startswith("ready"):
+            raise SystemExit("the PyTorch peer did not start")
+
+    def step(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline().split()[0])
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def training_server(numerics="exact", **env):
+    return Server(WEAVER_API_KEYS=f"bench:{KEY}", CAIRN_NUMERICS=numerics, **env)
+
+
+def compare(name, mode, numerics, peer_numerics, bar, pairs, batch=4, length=256):
+    t = Table("tokens/s")
+    ours, theirs = f"cairn, {numerics}", f"PyTorch{' + peft' if mode == 'lora' else ''}, {peer_numerics}"
+    peer = Peer(mode, peer_numerics, batch, length)
+    try:
+        with training_server(numerics) as s:
+            s.load(smollm())
+            trainer = Trainer(s, "full_ft" if mode == "full" else "lora")
+            for i in range(pairs + 1):
+                quiet()
+                a = batch * length / trainer.step(batch, length)[0]
+                b = batch * length / peer.step()
+                if i > 0:  # the first of each takes its memory
+                    t.add(ours, a)
+                    t.add(theirs, b)
+    finally:
+        peer.stop()
+    t.show()
+    return Verdict(name, t.ratio(ours, theirs), bar)
+
+
+@bench("train-full", "full fine-tuning, SmolLM2-135M, 4 x 256 tokens: tokens/s beside PyTorch f32 and BF16 autocast")
+def train_full(pairs):
+    build("all")
+    return [compare("train-full-exact", "full", "exact", "f32", 1.7, pairs),
+            compare("train-full-fast", "full", "fast", "bf16", 1.2, pairs)]
+
+
+@bench("train-lora", "LoRA of rank 32, SmolLM2-135M, 4 x 256 tokens: tokens/s beside PyTorch + peft")
+def train_lora(pairs):
+    build("all")
+    return [compare("train-lora-exact", "lora", "exact", "f32", 2.0, pairs),
+            compare("train-lora-fast", "lora", "fast", "bf16", 1.4, pairs)]
+
+
+@bench("train-roofline", "multiply-adds of a whole step of full fine-tuning beside the peak measured in the same run")
+def train_roofline(pairs, batch=4, length=256):
+    build("all")
+    t, share = Table("GFLOP/s"), []
+    attention = 12 * 30 * 576 * length / 2
+    work = batch * length * (6 * PARAMETERS + attention) / 1e9
+    with training_server() as s:
+        s.load(smollm())
+        trainer = Trainer(s, "full_ft")
+        for i in range(pairs + 1):
+            quiet()
+            found = limits()
+            speed = work / trainer.step(batch, length)[0]
+            if i > 0:
+                t.add("cairn, exact, a whole step", speed)
+                t.add("f32 multiply-add peak", found["fma_gflops"])
+                share.append(speed / found["fma_gflops"])
+    t.show()
+    return [Verdict("train-roofline", statistics.median(share), 0.6)]
+
+
+@bench("train-memory", "peak memory of full fine-tuning, SmolLM2-135M, 4 x 256 tokens: at most 4.0 GB", pairs=1)
+def train_memory(pairs):
+    build("all")
+    t = Table("GB")
+    for _ in range(pairs):
+        with training_server() as s:
+            s.load(smollm())
+            trainer = Trainer(s, "full_ft")
+            peak, over = [0.0], threading.Event()
+
+            def watch():
+                while not over.is_set():
+                    peak[0] = max(peak[0], resident_mb(s.process.pid) / 1e3)
+                    time.sleep(0.05)
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            for _ in range(3):
+                trainer.step(4, 256)
+            over.set()
+            watcher.join()
+            t.add("all processes, peak", peak[0])
+    t.show()
+    return [Verdict("train-memory-gb", t.median("all processes, peak"), 4.0, at_least=False)]
+
+
+@bench("train-serve", "training while 8 clients stream: gaps between tokens, and training's share of its idle speed")
+def train_serve(pairs):
+    build("all")
+    t = Table("ms, tokens/s")
+    with training_server() as s:
+        s.load(smollm())
+        trainer = Trainer(s, "lora")
+        trainer.step(4, 256)
+        for _ in range(pairs):
+            quiet()
+            alone = Streams(s.address, "/v1/completions", body(s.name(), 128), 8).finish()
+            idle = 1024 / trainer.step(4, 256)[0]
+            streams = Streams(s.address, "/v1/completions", body(s.name(), 600), 8)
+            time.sleep(0.5)
+            beside = 1024 / trainer.step(4, 256)[0]
+            result = streams.finish()
+            t.add("p99 gap alone", percentile([g for x in alone["gaps"] for g in x[4:]], 99))
+            t.add("p99 gap beside training", percentile([g for x in result["gaps"] for g in x[4:]], 99))
+            t.add("training alone, tokens/s", idle)
+            t.add("training beside, tokens/s", beside)
+    t.show()
+    more = statistics.median(b - a for a, b in zip(t.rows["p99 gap alone"], t.rows["p99 gap beside training"]))
+    share = statistics.median(b / a for a, b in zip(t.rows["training alone, tokens/s"],
+                                                    t.rows["training beside, tokens/s"]))
+    return [Verdict("train-serve-gap-ms", more, 6.0, at_least=False), Verdict("train-serve-share", share / 0.5, 0.85)]
