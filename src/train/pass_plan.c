@@ -275,19 +275,21 @@ void plan_release(struct plan *plan)
 
 /* ---- taking ---- */
 
+/* Growing keeps the pages that have been touched: fresh ones cost more than anything else here. */
 static int take_memory(struct pass *p, size_t bytes, struct err *e)
 {
     void *map;
 
     if (bytes <= p->memory_bytes && p->memory_bytes <= p->budget)
         return 0;
-    map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-               0);
+    if (p->memory)
+        map = mremap(p->memory, p->memory_bytes, bytes, MREMAP_MAYMOVE);
+    else
+        map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (map == MAP_FAILED)
         return err_nomem(e);
     madvise(map, bytes, MADV_HUGEPAGE);
-    if (p->memory)
-        munmap(p->memory, p->memory_bytes);
     p->memory = map;
     p->memory_bytes = bytes;
     return 0;
