@@ -53,6 +53,8 @@ static const struct cli_cmd commands[] = {
     {"checkpoints", "[ls | show C | ttl C SECONDS | rm C]", "checkpoints of training runs",
      cmd_checkpoints},
     {"ops", "[ls | show ID]", "operations of the training API", cmd_ops},
+    {"promote", "CHECKPOINT RUN_ID STEP", "make an ordinary checkpoint of a training one",
+     cmd_promote},
     {"export", "CHECKPOINT DIR", "download a checkpoint for Hugging Face tools", cmd_export},
     {"status", "", "say which weights answer", cmd_status},
     {"attach-status", "", "say who is attached, and what is held", cmd_attach_status},

@@ -1,4 +1,5 @@
 /* cli/cmd_save.c - cairn save RUN_ID STEP: writes the resident weights as a checkpoint.
+ * cairn promote CHECKPOINT RUN_ID STEP: makes one of a checkpoint of the training API.
  * The caller's side of the manifest comes from options, or whole from --manifest FILE. */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -84,8 +85,9 @@ static int print_saved(struct cli *cli, json_t *data)
     fprintf(cli->out, "  weights_sha256  %s\n",
             json_string_value(json_object_get(data, "weights_sha256")));
     fprintf(cli->out, "  size            %s\n", cli_bytes(size, bytes_of(data, "bytes")));
-    fprintf(cli->out, "  pause           %.1f ms\n",
-            json_number_value(json_object_get(data, "snapshot_ms")));
+    if (!json_object_get(data, "checkpoint")) /* a promotion has no pause */
+        fprintf(cli->out, "  pause           %.1f ms\n",
+                json_number_value(json_object_get(data, "snapshot_ms")));
     fprintf(cli->out, "  written in      %.1f ms\n",
             json_number_value(json_object_get(data, "write_ms")));
     fprintf(cli->out, "  parent          %s\n",
@@ -169,4 +171,50 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     if (!data)
         return cli_fail(cli, &e);
     return a.plan ? print_plan(cli, data) : print_saved(cli, data);
+}
+
+int cmd_promote(struct cli *cli, int argc, char **argv)
+{
+    struct client_args args = {0};
+    struct save_args a = {.domain = "unspecified",
+                          .signal_source = "corpus",
+                          .optimizer = "adamw",
+                          .optimizer_state = "fresh"};
+    const struct cli_opt opts[] = {
+        {.name = "manifest",
+         .arg = "FILE",
+         .help = "JSON with all of the caller's fields",
+         .str = &a.file},
+        {.name = "domain", .arg = "TEXT", .help = "what the run trained towards", .str = &a.domain},
+        {.name = "signal-source",
+         .arg = "KIND",
+         .help = "corpus, self-generation, preference-pairs, reward",
+         .str = &a.signal_source},
+        {.name = "parent",
+         .arg = "NAME",
+         .help = "the checkpoint this one continues",
+         .str = &a.parent},
+        CLIENT_OPTIONS(args),
+        {0},
+    };
+    struct client *c;
+    struct err e = {0};
+    json_t *body, *data = NULL, *manifest;
+    int rc = cli_options(cli, &argc, argv, opts, 1, 3);
+
+    if (rc >= 0)
+        return rc;
+    if ((argc == 4) == (a.file != NULL))
+        return cli_usage(cli, "say CHECKPOINT RUN_ID STEP, or CHECKPOINT --manifest FILE");
+    c = client_new(&args, &e);
+    if (!c)
+        return cli_fail(cli, &e);
+    manifest = manifest_of(c, &a, argc - 1, argv + 1, &e);
+    if (manifest) {
+        body = json_pack("{s:s, s:o}", "checkpoint", argv[1], "manifest", manifest);
+        data = client_data(c, "POST", "/api/weights/promote", body, &e);
+        json_decref(body);
+    }
+    client_free(c);
+    return data ? print_saved(cli, data) : cli_fail(cli, &e);
 }

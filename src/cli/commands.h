@@ -28,4 +28,5 @@ cli_fn cmd_runs;        /* [ls | show ID] */
 cli_fn cmd_checkpoints; /* [ls | show | ttl | rm] */
 cli_fn cmd_ops;         /* [ls | show ID] */
 cli_fn cmd_export;      /* CHECKPOINT DIR */
+cli_fn cmd_promote;     /* CHECKPOINT RUN_ID STEP */
 #endif

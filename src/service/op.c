@@ -103,6 +103,7 @@ void weights_note_too_large(struct service *s, const struct weights_req *req, co
         const char *path, *operation;
     } routes[] = {
         {"/api/weights/save", "weights_save"},
+        {"/api/weights/promote", "weights_promote"},
         {"/api/weights/load", "weights_load"},
         {"/api/weights/plan/save", "weights_plan_save"},
         {"/api/weights/plan/load", "weights_plan_load"},

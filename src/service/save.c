@@ -77,7 +77,7 @@ static void note_stage(void *arg, enum publish_stage stage, int64_t done, int64_
 
     (void)total;
     core_loan_update(&op->loan);
-    if (done == 0)
+    if (done == 0 && op->snapshot)
         state_save_stage(op->op.s, publish_stage_name(stage));
 }
 
@@ -105,9 +105,10 @@ static int write_config(const struct image *im, const char *text, size_t n, stru
 }
 
 /* The companions as files to publish: an owned array. `config` keeps the rewritten config.json. */
-static struct publish_file *companion_files(const struct image *im, struct buf *config, int *n,
+static struct publish_file *companion_files(const struct save_op *op, struct buf *config, int *n,
                                             struct err *e)
 {
+    const struct image *im = op->image;
     const struct companions *c = im->files->companions;
     int count = companions_count(c);
     struct publish_file *files = calloc((size_t)count + 1, sizeof *files);
@@ -122,6 +123,8 @@ static struct publish_file *companion_files(const struct image *im, struct buf *
         files[i] = (struct publish_file){.name = one.name, .bytes = one.data, .n = one.bytes};
         if (strcmp(one.name, "config.json") != 0)
             continue;
+        if (op->config)
+            one = (struct companion){one.name, op->config->data, op->config->len};
         if (write_config(im, one.data, one.bytes, config, e) < 0) {
             free(files);
             return NULL;
@@ -144,9 +147,9 @@ static int publish_checkpoint(struct save_op *op, const struct publish_file *fil
         .run_dir = op->run_id,
         .final_name = op->dir,
         .weights_name = "model.safetensors",
-        .weights = {.bytes = (int64_t)snapshot_bytes(op->snapshot),
-                    .read = read_snapshot,
-                    .arg = op->snapshot},
+        .weights = op->source.read ? op->source
+                                   : (struct ckpt_source){(int64_t)snapshot_bytes(op->snapshot),
+                                                          read_snapshot, op->snapshot},
         .files = files,
         .n_files = n_files,
         .manifest_name = MANIFEST_FILE,
@@ -169,11 +172,11 @@ static int publish_checkpoint(struct save_op *op, const struct publish_file *fil
     return rc;
 }
 
-static int write_files(struct save_op *op, struct err *e)
+int save_write_files(struct save_op *op, struct err *e)
 {
     struct buf config = {0};
     int n = 0, rc = -1;
-    struct publish_file *files = companion_files(op->image, &config, &n, e);
+    struct publish_file *files = companion_files(op, &config, &n, e);
 
     if (files)
         rc = publish_checkpoint(op, files, n, e);
@@ -240,7 +243,7 @@ static int finish(struct op *base, struct refusal *r)
     return 0;
 }
 
-static json_t *answer(const struct save_op *op)
+json_t *save_answer(const struct save_op *op)
 {
     return json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:s, s:s, s:b}", "name",
                      buf_str(&op->name), "path", op->path, "weights_sha256",
@@ -251,7 +254,7 @@ static json_t *answer(const struct save_op *op)
                      op->identity_set);
 }
 
-static int refuse_write(const struct save_op *op, const struct err *e, struct refusal *r)
+int save_refuse_write(const struct save_op *op, const struct err *e, struct refusal *r)
 {
     const char *stage = publish_stage_name(op->result.stage < PUBLISH_N_STAGES ? op->result.stage
                                                                                : PUBLISH_PREPARE);
@@ -261,7 +264,7 @@ static int refuse_write(const struct save_op *op, const struct err *e, struct re
         return refuse_with(r, REFUSAL_CHECKPOINT_EXISTS,
                            json_pack("{s:s, s:s}", "name", buf_str(&op->name), "path", op->path),
                            "%s exists already; a published checkpoint never changes.", op->path);
-    details = op->result.published ? answer(op) : json_object();
+    details = op->result.published ? save_answer(op) : json_object();
     json_object_set_new(details, "stage", json_string(stage));
     json_object_set_new(details, "errno", e->sys ? json_integer(e->sys) : json_null());
     json_object_set_new(details, "published", json_boolean(op->result.published));
@@ -284,15 +287,15 @@ static int save(struct save_op *op, struct refusal *r)
     if (refusal_walk(save_rules, op, r) < 0 ||
         op_on_engine(&op->op, save_barrier_rules, take_snapshot, r) < 0)
         return -1;
-    rc = write_files(op, &e);
+    rc = save_write_files(op, &e);
     snapshot_end(op->snapshot);
     op->snapshot = NULL;
     if (op_on_engine(&op->op, NULL, finish, r) < 0)
         return -1;
-    return rc < 0 ? refuse_write(op, &e, r) : 0;
+    return rc < 0 ? save_refuse_write(op, &e, r) : 0;
 }
 
-static void fill_audit(struct save_op *op)
+void save_fill_audit(struct save_op *op)
 {
     struct audit_line *a = &op->op.audit;
 
@@ -311,8 +314,8 @@ int weights_save(struct service *s, const struct weights_req *req, json_t **data
 
     op_begin(&op.op, s, req, "weights_save");
     rc = save(&op, r);
-    *data = rc == 0 ? answer(&op) : NULL;
-    fill_audit(&op);
+    *data = rc == 0 ? save_answer(&op) : NULL;
+    save_fill_audit(&op);
     if (rc == 0 && !op.parent_match)
         log_ev(LOG_WARNING, "weights_parent_mismatch", "checkpoint=%s", buf_str(&op.name));
     image_unref(op.image);

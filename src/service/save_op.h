@@ -12,6 +12,7 @@
 #include "store/name.h"
 #include "store/publish.h"
 
+struct err;
 struct image;
 struct snapshot;
 
@@ -33,6 +34,10 @@ struct save_op {
     uint64_t load_counter;
     bool parent_match;
     struct core_loan loan; /* while the files are written */
+    /* of a promotion (promote.c); zero in a save */
+    const char *root_name;     /* the lineage root; NULL: the resident's */
+    struct ckpt_source source; /* of the weights; read NULL: the snapshot */
+    const struct buf *config;  /* config.json of a merged adapter, or NULL */
     /* afterwards */
     struct publish_result result;
     bool identity_set;
@@ -43,6 +48,17 @@ struct save_op {
 extern const struct refusal_rule save_rules[];
 /* Decided together with the snapshot, between two steps (rows 3, 4 and 8 again, then 15 to 17'). */
 extern const struct refusal_rule save_barrier_rules[];
+
+/* The same for a promotion, which needs neither resident nor attachment. */
+extern const struct refusal_rule promote_rules[];
+/* promote.c: the checkpoint that is promoted is there; fills image and root_name. */
+refusal_check_fn check_promoted;
+
+/* save.c: companions, weights and manifest, published; op->result tells how far it came. */
+int save_write_files(struct save_op *op, struct err *e);
+json_t *save_answer(const struct save_op *op);
+int save_refuse_write(const struct save_op *op, const struct err *e, struct refusal *r);
+void save_fill_audit(struct save_op *op);
 
 /* The manifest's parent is the checkpoint (or, with null, the model) that the weights came from. */
 bool save_parent_matches(const json_t *manifest, const struct served *served);

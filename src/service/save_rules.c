@@ -34,6 +34,23 @@ static int check_body(void *ctx, struct refusal *r)
     return body_refuse(&b, r);
 }
 
+static int check_promote_body(void *ctx, struct refusal *r)
+{
+    static const char *const keys[] = {"checkpoint", "manifest"};
+    struct save_op *op = ctx;
+    struct body b = {.object = op->op.req->body};
+
+    if (check_object(ctx, r) < 0)
+        return -1;
+    body_known_keys(&b, keys, 2);
+    op->manifest = json_object_get(op->op.req->body, "manifest");
+    if (!op->manifest)
+        body_error(&b, "manifest", "missing", "is required");
+    if (!json_is_string(json_object_get(op->op.req->body, "checkpoint")))
+        body_error(&b, "checkpoint", "missing", "must be the path or id of a training checkpoint");
+    return body_refuse(&b, r);
+}
+
 static int check_schema(void *ctx, struct refusal *r)
 {
     const char *problem = schema_problem(((const struct op *)ctx)->s->schema);
@@ -119,7 +136,8 @@ static int check_engine(void *ctx, struct refusal *r)
 static void name_checkpoint(struct save_op *op)
 {
     buf_reset(&op->name);
-    ckpt_name_write(&op->name, op->op.served->base_model, op->run_id, op->step);
+    ckpt_name_write(&op->name, op->root_name ? op->root_name : op->op.served->base_model,
+                    op->run_id, op->step);
     ckpt_path(op->path, op->run_id, op->step);
     ckpt_step_dir(op->dir, op->step);
     str_copy(op->op.audit.checkpoint, sizeof op->op.audit.checkpoint, buf_str(&op->name));
@@ -230,6 +248,13 @@ const struct refusal_rule save_rules[] = {
     {"10", check_step_free},   {"11", check_ambiguous},
     {"12", check_name_length}, {"13", check_storage},
     {"14", check_memory},      {0},
+};
+
+const struct refusal_rule promote_rules[] = {
+    {"1", check_token},         {"1a", check_promote_body}, {"2", check_schema},
+    {"5", check_server_fields}, {"6", check_manifest},      {"7", check_run_id},
+    {"9", check_promoted},      {"10", check_step_free},    {"11", check_ambiguous},
+    {"12", check_name_length},  {"13", check_storage},      {0},
 };
 
 const struct refusal_rule save_barrier_rules[] = {

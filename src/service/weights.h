@@ -34,6 +34,8 @@ typedef int weights_route_fn(struct service *s, const struct weights_req *req, j
 weights_route_fn weights_attach, weights_detach, weights_heartbeat;
 weights_route_fn weights_quiesce, weights_resume, weights_commit_begin, weights_commit_end;
 weights_route_fn weights_save, weights_load;
+/* A checkpoint of the training API becomes an ordinary one; the resident stays as it is. */
+weights_route_fn weights_promote;
 /* The refusals of a save or a load, nothing changed, and what it would do (service/plan.c). */
 weights_route_fn weights_plan_save, weights_plan_load;
 

@@ -2,7 +2,7 @@
 # cairn alone explains itself, every command has --help, an unknown one is refused
 . tests/cli/lib.sh
 expect_exit 0 "$cairn"
-for c in serve import inspect tokenize models load unload chat complete save lineage adapters lease runs checkpoints ops export status attach-status quiesce resume detach verify reindex; do
+for c in serve import inspect tokenize models load unload chat complete save lineage adapters lease runs checkpoints ops export promote status attach-status quiesce resume detach verify reindex; do
     expect_exit 0 "$cairn"
     out_has "$c"
     expect_exit 0 "$cairn" "$c" --help

@@ -57,3 +57,11 @@ expect_exit 0 "$cairn" checkpoints rm "$path"
 expect_exit 1 "$cairn" checkpoints show "$id"
 err_has checkpoint_expired
 expect_exit 2 "$cairn" checkpoints rm
+api POST "/models/$run/checkpoints" '{"type":"weight","name":"best"}' >/dev/null
+for _ in $(seq 50); do "$cairn" checkpoints show "weaver://$run/checkpoints/best" 2>/dev/null | grep -q completed && break; sleep 0.1; done
+expect_exit 0 "$cairn" promote "weaver://$run/checkpoints/best" demo 7
+out_has "one:demo:step-7"
+expect_exit 0 "$cairn" verify "$scratch/checkpoints/demo/step-000007"
+expect_exit 1 "$cairn" promote "weaver://$run/checkpoints/best" demo 7
+err_has CHECKPOINT_EXISTS
+expect_exit 2 "$cairn" promote "weaver://$run/checkpoints/best"

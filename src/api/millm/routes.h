@@ -19,7 +19,7 @@ int millm_permitted(struct api_call *call, struct refusal *r);
 
 /* weights.c: docs/api/weights.md */
 api_fn millm_attach, millm_detach, millm_heartbeat, millm_quiesce, millm_resume, millm_commit_begin,
-    millm_commit_end, millm_save, millm_load, millm_plan_save, millm_plan_load, millm_lineage,
+    millm_commit_end, millm_save, millm_promote, millm_load, millm_plan_save, millm_plan_load, millm_lineage,
     millm_status;
 /* A body that the server refused unread: protected routes leave their audit line all the same. Does
  * not block. */

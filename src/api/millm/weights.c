@@ -91,6 +91,11 @@ void millm_save(struct api_call *call)
     protected_route(call, weights_save, 201);
 }
 
+void millm_promote(struct api_call *call)
+{
+    protected_route(call, weights_promote, 201);
+}
+
 void millm_load(struct api_call *call)
 {
     protected_route(call, weights_load, 200);
