@@ -152,21 +152,44 @@ static int publish(struct batches *b, struct batch_row *row, enum batch_status f
     return batch_rows_end(b->s->db, row, from, files, n, e);
 }
 
+/* Recorded results are not there any more: every line is told so. */
+static void forget_results(struct batch_row *row)
+{
+    row->output_bytes = row->error_bytes = 0;
+    row->completed = row->failed = 0;
+    row->next_offset = 0;
+    row->next_line = 1;
+}
+
+static int write_results(struct batches *b, struct batch_row *row, const char *code,
+                         const char *message, struct err *e)
+{
+    struct batch_results x;
+    int fd = -1, rc;
+
+    if (code && (fd = batch_open_input(b, row, false, e)) < 0)
+        log_ev(LOG_WARNING, "batch_input", "batch=%s cause=\"%s\"", row->id, e->msg);
+    rc = batch_results_open(&x, b, row, e);
+    if (rc == 0 && fd >= 0)
+        rc = write_left(b, row, &x, fd, code, message, e);
+    batch_results_close(&x);
+    fs_close(fd);
+    return rc;
+}
+
 int batch_close(struct batches *b, struct batch_row *row, enum batch_status to, const char *code,
                 const char *message)
 {
     enum batch_status from = row->status;
-    struct batch_results x;
     struct err e = {0};
-    int fd = -1, rc;
+    int rc = write_results(b, row, code, message, &e);
 
-    if (code && (fd = batch_open_input(b, row, false, &e)) < 0)
-        log_ev(LOG_WARNING, "batch_input", "batch=%s cause=\"%s\"", row->id, e.msg);
-    rc = batch_results_open(&x, b, row, &e);
-    if (rc == 0 && fd >= 0)
-        rc = write_left(b, row, &x, fd, code, message, &e);
-    batch_results_close(&x);
-    fs_close(fd);
+    if (rc < 0 && e.code == ERR_FORMAT) {
+        log_ev(LOG_ERROR, "batch_results_lost", "batch=%s cause=\"%s\"", row->id, e.msg);
+        forget_results(row);
+        to = BATCH_FAILED;
+        rc = write_results(b, row, "batch_failed", "The results of the batch were lost.", &e);
+    }
     if (rc == 0)
         rc = publish(b, row, from, to, &e);
     if (rc < 0) {
@@ -177,6 +200,19 @@ int batch_close(struct batches *b, struct batch_row *row, enum batch_status to, 
            row->id, batch_status_name(to), row->completed, row->failed);
     batch_forget_note(b, row->id);
     return 0;
+}
+
+json_t *batch_error(const char *code, json_t *line, const char *message, const char *param)
+{
+    return json_pack("{s:s, s:o, s:s, s:s?}", "code", code, "line", line, "message", message,
+                     "param", param);
+}
+
+int batch_fail_input(struct batches *b, struct batch_row *row, const struct err *e)
+{
+    const char *code = e->code == ERR_NOT_FOUND ? "input_file_missing" : "input_file_changed";
+
+    return batch_fail(b, row, batch_error(code, json_null(), e->msg, "input_file_id"), NULL);
 }
 
 static char *errors_text(json_t *first, json_t *others)

@@ -328,7 +328,7 @@ int batch_files_prune(struct batch_files *f, struct err *e)
 int batch_files_partial(struct batch_files *f, const char *id, int64_t bytes, struct err *e)
 {
     char partial[PARTIAL_MAX];
-    struct stat st;
+    struct stat st = {0};
     int fd;
 
     partial_name(id, partial);
@@ -337,10 +337,10 @@ int batch_files_partial(struct batch_files *f, const char *id, int64_t bytes, st
     fd = fs_open_beneath(f->dir, partial, O_RDWR | O_CREAT, 0600, FS_LINKS_NONE, e);
     if (fd < 0)
         return -1;
-    if (fstat(fd, &st) < 0 || ftruncate(fd, bytes) < 0)
-        err_io(e, "open the results of a batch");
-    else if (st.st_size < bytes)
+    if (fstat(fd, &st) == 0 && st.st_size < bytes)
         err_set(e, ERR_FORMAT, "the results of a batch are shorter than what was recorded");
+    else if (ftruncate(fd, bytes) < 0)
+        err_io(e, "open the results of a batch");
     else
         return fd;
     fs_close(fd);

@@ -75,7 +75,8 @@ int batch_files_prune(struct batch_files *f, struct err *e);
 /* ---- for results of batches ---- */
 void batch_files_new_id(char id[FILE_ID_MAX]);
 /* "<id>.partial", made when it is missing, with exactly `bytes` bytes kept; a file that was
- * published by a process that then died is taken back. Descriptor, or -1. */
+ * published by a process that then died is taken back. Descriptor, or -1; ERR_FORMAT: it has fewer.
+ */
 int batch_files_partial(struct batch_files *f, const char *id, int64_t bytes, struct err *e);
 /* Renames the partial files that `keep` says, removes the others, and syncs the directory. */
 int batch_files_publish(struct batch_files *f, const char *const *ids, const bool *keep, int n,

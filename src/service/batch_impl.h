@@ -96,6 +96,11 @@ int batch_close(struct batches *b, struct batch_row *row, enum batch_status to, 
  * `first` may be NULL. */
 int batch_fail(struct batches *b, struct batch_row *row, json_t *first, json_t *others);
 
+/* The same, because the input is missing or changed (ERR_NOT_FOUND, ERR_FORMAT). */
+int batch_fail_input(struct batches *b, struct batch_row *row, const struct err *e);
+/* An entry of `errors`. `line` is consumed; param may be NULL. */
+json_t *batch_error(const char *code, json_t *line, const char *message, const char *param);
+
 /* The input file for reading, and whether it is what was uploaded: -1 with ERR_NOT_FOUND or
  * ERR_FORMAT. */
 int batch_open_input(struct batches *b, const struct batch_row *row, bool check_hash,

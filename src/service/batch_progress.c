@@ -118,6 +118,7 @@ static int finish_rows(const struct chunk *c, struct batch_row *row, struct err 
 struct turn {
     const char *why; /* it has to wait, and for what (static) */
     bool given_up;
+    bool no_input; /* the fault is one of the input */
 };
 
 static int run(struct batches *b, struct batch_row *row, struct turn *t, struct err *e)
@@ -126,6 +127,7 @@ static int run(struct batches *b, struct batch_row *row, struct turn *t, struct 
     struct chunk *c = next_chunk(b, row, e);
     int rc = -1;
 
+    t->no_input = !c;
     if (!c)
         return -1;
     if (!c->end) /* a fault of the next chunk is told when its turn comes */
@@ -138,6 +140,17 @@ static int run(struct batches *b, struct batch_row *row, struct turn *t, struct 
         rc = finish_rows(c, row, e);
     chunk_free(c);
     return rc;
+}
+
+/* Some faults do not go away: then the batch ends with what it has. */
+static bool end_for_good(struct batches *b, struct batch_row *row, const struct turn *t,
+                         const struct err *e)
+{
+    if (e->code != ERR_FORMAT && (e->code != ERR_NOT_FOUND || !t->no_input))
+        return false;
+    if (t->no_input)
+        return batch_fail_input(b, row, e) == 0;
+    return batch_fail(b, row, batch_error("server_error", json_null(), e->msg, NULL), NULL) == 0;
 }
 
 bool batch_run_chunk(struct batches *b, struct batch_row *row)
@@ -154,6 +167,8 @@ bool batch_run_chunk(struct batches *b, struct batch_row *row)
         batch_lease_drop(b);
     if (!b->ahead)
         set_running(b, "");
+    if (rc < 0 && end_for_good(b, row, &t, &e))
+        return true;
     batch_set_waits(b, row->id, t.why);
     return rc == 0 && !t.why;
 }

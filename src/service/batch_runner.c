@@ -15,23 +15,16 @@ enum { MINUTE_S = 60, DAY_S = 86400 };
 
 /* ---- one batch ---- */
 
-/* An end that fails is tried again after a while. true: the batch has ended. */
+/* Its lease ends first: who sees the end of a batch finds the model free. An end that fails is
+ * tried again after a while. true: the batch has ended. */
 static bool end(struct batches *b, struct batch_row *row, enum batch_status to, const char *code,
                 const char *message)
 {
-    bool own;
-    int rc;
-
     if (b->ahead && strcmp(b->running, row->id) == 0)
         batch_drop_ahead(b);
-    rc = batch_close(b, row, to, code, message);
-
-    pthread_mutex_lock(&b->lock);
-    own = strcmp(b->own.id, row->id) == 0;
-    pthread_mutex_unlock(&b->lock);
-    if (rc == 0 && own)
+    if (strcmp(b->own.id, row->id) == 0)
         batch_lease_drop(b);
-    return rc == 0;
+    return batch_close(b, row, to, code, message) == 0;
 }
 
 /* Validation that still waits when its time is over has no line to answer for. */

@@ -33,12 +33,6 @@ struct validation {
 
 /* ---- what is wrong with a line ---- */
 
-static json_t *entry(const char *code, json_t *line, const char *message, const char *param)
-{
-    return json_pack("{s:s, s:o, s:s, s:s?}", "code", code, "line", line, "message", message,
-                     "param", param);
-}
-
 static int flush(struct validation *v, struct err *e)
 {
     int rc = batch_rows_add_bad(v->b->s->db, v->row->seq, v->bad, v->n_bad, e);
@@ -56,7 +50,8 @@ static int add_bad(struct validation *v, const struct batch_line *l, const char 
 
     batch_write_error(&text, l, code, message, a);
     if (json_array_size(v->errors) < (size_t)v->b->s->settings->batch_errors_shown)
-        json_array_append_new(v->errors, entry(code, json_integer(l->number), message, param));
+        json_array_append_new(v->errors,
+                              batch_error(code, json_integer(l->number), message, param));
     v->bad[v->n_bad] = (struct bad_line){.line = l->number, .text = buf_take(&text)};
     if (!v->bad[v->n_bad].text)
         return err_nomem(e);
@@ -172,7 +167,7 @@ static int fail(struct validation *v, const char *code, const char *message, con
 
     v->errors = NULL;
     v->row->total = v->total;
-    return batch_fail(v->b, v->row, entry(code, json_null(), message, param), others);
+    return batch_fail(v->b, v->row, batch_error(code, json_null(), message, param), others);
 }
 
 static int fail_no_line(struct validation *v)
@@ -271,23 +266,14 @@ static int decide(struct validation *v, struct err *e)
 
 /* ---- the whole ---- */
 
-static int fail_input(struct batches *b, struct batch_row *row, const struct err *e)
-{
-    bool missing = e->code == ERR_NOT_FOUND;
-
-    return batch_fail(b, row,
-                      entry(missing ? "input_file_missing" : "input_file_changed", json_null(),
-                            e->msg, "input_file_id"),
-                      NULL);
-}
-
 static int run(struct validation *v, struct err *e)
 {
     int fd = batch_open_input(v->b, v->row, true, e);
     int rc;
 
     if (fd < 0)
-        return e->code == ERR_NOT_FOUND || e->code == ERR_FORMAT ? fail_input(v->b, v->row, e) : -1;
+        return e->code == ERR_NOT_FOUND || e->code == ERR_FORMAT ? batch_fail_input(v->b, v->row, e)
+                                                                 : -1;
     v->seen = json_object();
     v->errors = json_array();
     rc = v->seen && v->errors ? validate_lines(v, fd, e) : err_nomem(e);

@@ -489,6 +489,31 @@ def test_a_batch_expires_while_its_rows_run(make_server, tmp_path):
     results(own, batch)
 
 
+def test_an_input_that_goes_away_ends_the_batch_with_what_it_has(make_server):
+    own = make_server()
+    batch = wait_for(own, start(own, many(own)), lambda b: b["request_counts"]["completed"] > 0)
+    os.unlink(own.state / "batch_files" / batch["input_file_id"])
+    batch = wait(own, batch)
+    assert (batch["status"], error_codes(batch), batch["request_counts"]["total"]) == ("failed", ["input_file_missing"], 3000)
+    good = lines_of(own, batch["output_file_id"])
+    assert [x["custom_id"] for x in good] == [f"r{i}" for i in range(len(good))] and batch["request_counts"]["completed"] == len(good) > 0
+    assert lease_of(own)["lease"] is None
+
+
+def test_results_that_are_lost_end_the_batch(make_server, tmp_path):
+    own = make_server(state=tmp_path)
+    batch = wait_for(own, start(own, many(own)), lambda b: b["request_counts"]["completed"] > 0)
+    own.stop()
+    for path in (tmp_path / "batch_files").glob("*.partial"):
+        path.write_bytes(b"")
+    own.env["AUTO_LOAD_MODEL"] = own.model
+    own.start()
+    batch = wait(own, look(own, batch))
+    good, bad = results(own, batch)
+    assert batch["status"] == "failed" and not good
+    assert len(bad) == 3000 and {x["error"]["code"] for x in bad} == {"batch_failed"}
+
+
 def test_results_that_find_no_room_are_tried_again(make_server):
     """Files may not grow for a while: no row is lost, none is told twice."""
     own = make_server({"BATCH_WAIT_POLL_S": "0.05"})
