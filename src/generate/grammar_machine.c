@@ -29,7 +29,7 @@ static void empty_slots(struct machine *m)
 
 static bool grow_slots(struct machine *m)
 {
-    int32_t *slots = malloc(2 * m->n_slots * sizeof *slots);
+    int32_t *slots = malloc(2 * (size_t)m->n_slots * sizeof *slots);
 
     if (!slots)
         return false;

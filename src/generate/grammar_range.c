@@ -46,7 +46,7 @@ static int parse_decimal(const char *text, struct bound *b)
         else if (n < TEXT_MAX - 1)
             digits[n++] = *text;
     point = point < 0 ? n : point;
-    shift = *text ? atoi(text + 1) : 0;
+    shift = *text ? (int)strtol(text + 1, NULL, 10) : 0;
     point += shift;
     if (point > WHOLE_MAX || n - point > PART_MAX)
         return -1;

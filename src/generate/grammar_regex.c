@@ -264,22 +264,22 @@ int graph_pattern(struct graph *g, int32_t from, const char *pattern, size_t len
 {
     struct dfa *d = calloc(1, sizeof *d);
     struct regex re = {0};
-    int rc = d ? regex_compile(&re, pattern, len, e) : err_nomem(e);
+    int rc;
 
-    if (rc == 0) {
-        d->re = &re;
-        d->g = g;
-        d->min = min;
-        d->max = max;
+    if (!d)
+        return err_nomem(e);
+    d->re = &re;
+    d->g = g;
+    d->min = min;
+    d->max = max;
+    rc = regex_compile(&re, pattern, len, e);
+    if (rc == 0)
         rc = build(d, from, to, e);
-    }
-    if (d) {
-        free(d->members);
-        free(d->marked);
-        free(d->stack);
-        free(d->set);
-        free(d);
-    }
+    free(d->members);
+    free(d->marked);
+    free(d->stack);
+    free(d->set);
+    free(d);
     regex_release(&re);
     return rc;
 }

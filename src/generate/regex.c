@@ -401,12 +401,11 @@ static int copy_part(struct parser *p, const char *text, struct fragment *out)
 static int append(struct parser *p, struct fragment *all, struct fragment part, bool optional,
                   bool loop)
 {
-    struct regex_state *states = p->re->states;
     int join = add_state(p, STEP_SPLIT, -1);
+    struct regex_state *states = p->re->states; /* behind the call that may move them */
 
     if (join < 0)
         return -1;
-    states = p->re->states;
     states[all->to].to = part.from;
     if (optional)
         states[all->to].other = join;
@@ -445,8 +444,8 @@ static int parse_sequence(struct parser *p, struct fragment *out)
         return -1;
     while (p->at < p->end && *p->at != '|' && *p->at != ')') {
         const char *text = p->at;
-        struct fragment part, whole;
-        int min, max;
+        struct fragment part = {0}, whole;
+        int min = 0, max = 0;
 
         if (parse_atom(p, &part) < 0)
             return -1;
@@ -462,7 +461,7 @@ static int parse_sequence(struct parser *p, struct fragment *out)
 static int parse_alternatives(struct parser *p, struct fragment *out)
 {
     int join, split;
-    struct fragment one;
+    struct fragment one = {0};
 
     if (parse_sequence(p, out) < 0)
         return -1;
