@@ -32,6 +32,22 @@ static void a_busy_machine_does_not_starve_prompts(void **state)
     assert_int_equal(step_clock_chunk(&c, true), 20);
 }
 
+static void a_few_slow_steps_do_not_make_chunks_longer(void **state)
+{
+    struct step_clock c = {0};
+
+    (void)state;
+    note(&c, 8, 0, 10);
+    note(&c, 8, 20, 10 + 10);
+    assert_int_equal(step_clock_chunk(&c, true), 34);
+    for (int i = 0; i < 5; i++)
+        step_clock_note(&c, 8, 0, 45); /* the next request is being parsed */
+    assert_in_range(step_clock_chunk(&c, true), 20, 34);
+    for (int i = 0; i < 300; i++)
+        step_clock_note(&c, 8, 0, 45); /* steps have become that long */
+    assert_in_range(step_clock_chunk(&c, true), 44, 45);
+}
+
 static void a_chunk_stays_within_its_bounds(void **state)
 {
     struct step_clock fast = {.row_ms = 1e-6}, slow = {.row_ms = 1e6}, unknown = {0};
@@ -84,6 +100,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_follow_the_measured_time_of_a_row),
         cmocka_unit_test(a_busy_machine_does_not_starve_prompts),
+        cmocka_unit_test(a_few_slow_steps_do_not_make_chunks_longer),
         cmocka_unit_test(a_chunk_stays_within_its_bounds),
         cmocka_unit_test(a_few_rows_say_nothing_of_a_row),
         cmocka_unit_test(the_median_of_slots_is_known_after_three),
