@@ -23,6 +23,7 @@
 #include "service/service.h"
 #include "service/times.h"
 #include "service/tokens.h"
+#include "service/weaver/weaver.h"
 #include "service/weights.h"
 #include "store/catalogue.h"
 #include "tensor/weights.h"
@@ -163,6 +164,12 @@ int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *
                          model_status_name(row.status));
     else if (row.locked)
         rc = refuse_locked(&row, r);
+    else if (weaver_holds_row(s->weaver, id))
+        rc = refuse_with(r, REFUSAL_MODEL_BUSY,
+                         json_pack("{s:s, s:I}", "reason", "training", "model_id", (json_int_t)id),
+                         "Model '%s' is the base of training runs or sampling sessions; end them "
+                         "first.",
+                         row.name);
     else if (catalogue_delete(s->db, id, &e) < 0 ||
              (strcmp(row.source, "huggingface") == 0 && row.local_path &&
               remove_cached(s, &row, &e) < 0))

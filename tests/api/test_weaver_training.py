@@ -399,6 +399,15 @@ def test_operations_are_listed(w, run):
     assert w.get("/operations?model_id=none")["items"] == []
 
 
+def test_the_base_of_a_run_cannot_be_deleted(own, w):
+    row = own.register(MODELS / "tiny-qwen2")["id"]
+    run = Run(w, base="tiny-qwen2", lora_config={"rank": 2})
+    answer = own.call("DELETE", f"/api/models/{row}")
+    assert answer.status == 409 and answer.json()["error"]["code"] == "MODEL_BUSY"
+    w.post(run.path + "/terminate")
+    assert own.call("DELETE", f"/api/models/{row}").status == 200
+
+
 def test_other_families_train_too(w):
     run = Run(w, base="tiny-llama-untied-rope3", training_mode="full_ft")
     losses = run.train(3, 1e-3)

@@ -103,3 +103,8 @@ struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *
     model_row_release(&row);
     return im;
 }
+
+bool weaver_holds_row(struct weaver *w, int64_t row_id)
+{
+    return w && images_row_held(w->images, row_id);
+}

@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,6 +77,9 @@ weaver_fn weaver_sampler_create, weaver_sampler_get, weaver_sampler_delete, weav
 /* artifacts.c, download.c */
 weaver_fn weaver_export_model, weaver_export_checkpoint, weaver_artifact_list, weaver_artifact_get,
     weaver_artifact_files, weaver_file;
+
+/* A run or a sampler holds the weights of this catalogue row. NULL is allowed. */
+bool weaver_holds_row(struct weaver *w, int64_t row_id);
 
 /* Rows of an earlier process are put in order: operations that had not ended, checkpoints between
  * rename and row. NULL with *e. */
