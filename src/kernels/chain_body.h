@@ -23,8 +23,9 @@ struct packed {
     int steps;
 };
 
-INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, const float *a,
-                       const float *b, int n)
+/* C: registers of columns that hold any, so that narrow results (adapters) do no idle work. */
+INLINE void chain_tile(int R, int C, float *c, ptrdiff_t ldc, const struct packed *k,
+                       const float *a, const float *b, int n)
 {
     v16 acc[CHAIN_ROWS][CHAIN_COLS];
     ptrdiff_t a_row = k->a_row, a_step = k->a_step;
@@ -32,35 +33,42 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < CHAIN_COLS; i++)
+        for (int i = 0; i < C; i++)
             acc[r][i] = v16_load_n(c + r * ldc + i * LANES, n - i * LANES);
     for (int t = 0; t < k->steps; t++, a += a_step, b += PANEL) {
         v16 vb[CHAIN_COLS];
 
 #pragma GCC unroll 4
-        for (int i = 0; i < CHAIN_COLS; i++)
+        for (int i = 0; i < C; i++)
             vb[i] = v16_load(b + i * LANES);
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             v16 va = v16_set(a[r * a_row]);
 
 #pragma GCC unroll 4
-            for (int i = 0; i < CHAIN_COLS; i++)
+            for (int i = 0; i < C; i++)
                 acc[r][i] = v16_fma(va, vb[i], acc[r][i]);
         }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < CHAIN_COLS; i++)
+        for (int i = 0; i < C; i++)
             v16_store_n(c + r * ldc + i * LANES, acc[r][i], n - i * LANES);
 }
 
-#define CHAIN_TILE(R)                                                                           \
-    static void chain_tile_##R(float *c, ptrdiff_t ldc, const struct packed *k, const float *a, \
-                               const float *b, int n)                                           \
-    {                                                                                           \
-        chain_tile(R, c, ldc, k, a, b, n);                                                      \
+#define CHAIN_TILE(R)                                                                     \
+    static void chain_tile_##R(int cols, float *c, ptrdiff_t ldc, const struct packed *k, \
+                               const float *a, const float *b, int n)                     \
+    {                                                                                     \
+        if (cols >= CHAIN_COLS)                                                           \
+            chain_tile(R, CHAIN_COLS, c, ldc, k, a, b, n);                                \
+        else if (cols == 2 && CHAIN_COLS > 2)                                             \
+            chain_tile(R, CHAIN_COLS > 2 ? 2 : 1, c, ldc, k, a, b, n);                    \
+        else if (cols > 1)                                                                \
+            chain_tile(R, CHAIN_COLS, c, ldc, k, a, b, n);                                \
+        else                                                                              \
+            chain_tile(R, 1, c, ldc, k, a, b, n);                                         \
     }
 
 CHAIN_TILE(1)
@@ -70,8 +78,8 @@ CHAIN_TILE(4)
 CHAIN_TILE(5)
 CHAIN_TILE(6)
 
-typedef void chain_tile_fn(float *c, ptrdiff_t ldc, const struct packed *k, const float *a,
-                           const float *b, int n);
+typedef void chain_tile_fn(int cols, float *c, ptrdiff_t ldc, const struct packed *k,
+                           const float *a, const float *b, int n);
 
 static chain_tile_fn *const chain_tiles[CHAIN_ROWS] = {
     chain_tile_1, chain_tile_2, chain_tile_3, chain_tile_4, chain_tile_5, chain_tile_6,
@@ -160,7 +168,8 @@ static void chain_panel(const struct chain *p, const struct packed *k, int i0, i
         float *c = p->c + (i0 + i) * p->ldc + j;
 
         for (int col = 0; col < cols; col += CHAIN_COLS * LANES)
-            chain_tiles[R - 1](c + col, p->ldc, k, a, k->b + col, cols - col);
+            chain_tiles[R - 1]((cols - col + LANES - 1) / LANES, c + col, p->ldc, k, a, k->b + col,
+                               cols - col);
     }
 }
 
