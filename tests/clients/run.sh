@@ -22,8 +22,9 @@ count() {
     out=$("$venv/bin/pytest" -q -p no:cacheprovider "$@" 2>&1)
     rc=$?
     echo "$out" | tail -60
-    p=$(echo "$out" | tail -1 | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+')
-    f=$(echo "$out" | tail -1 | grep -oE '[0-9]+ (failed|error)' | grep -oE '[0-9]+' | awk '{s+=$1} END {print s+0}')
+    sum=$(echo "$out" | grep -E '^[0-9]+ (passed|failed|error|skipped).* in [0-9]' | tail -1) # clients may write behind it
+    p=$(echo "$sum" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+')
+    f=$(echo "$sum" | grep -oE '[0-9]+ (failed|error)' | grep -oE '[0-9]+' | awk '{s+=$1} END {print s+0}')
     [ "$rc" -ne 0 ] && [ "${f:-0}" -eq 0 ] && f=1
     passed=$((passed + ${p:-0}))
     failed=$((failed + ${f:-0}))
