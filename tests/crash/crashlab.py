@@ -220,6 +220,12 @@ def judge_at(where, target, answer):
     return judge
 
 
+def reached(judge, place):
+    """The operation came to its place. The catalogue is also looked at by who tends to batches, now and then: such a call may
+    stand in the recording and be missing another time."""
+    return judge.met is not None or "cairn.db" in place
+
+
 def record(server, function):
     """(result, calls) of an operation that nothing disturbs."""
     server.gate.arm()

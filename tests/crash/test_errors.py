@@ -6,7 +6,7 @@ import resource
 
 import gate
 import pytest
-from crashlab import back_to_the_base, check_disk, judge_at, leftovers, places, record, sample, servers, steps, where  # noqa: F401
+from crashlab import back_to_the_base, check_disk, judge_at, leftovers, places, reached, record, sample, servers, steps, where  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 
@@ -96,7 +96,7 @@ def test_calls_that_a_save_can_do_without_may_fail(where, servers):
         server.gate.arm(judge)
         status, answer = server.save(step, run)
         server.gate.disarm()
-        assert judge.met, place
+        assert reached(judge, place), place
         assert status == 201 or answer["error"]["code"] in ("CHECKPOINT_WRITE_FAILED", "INTERNAL_ERROR"), (place, answer)
         assert leftovers(server.checkpoints) == [] and check_disk(server.checkpoints).get(run, []) == \
             ([f"step-{step:06d}"] if status == 201 else []), (place, answer)
@@ -149,7 +149,7 @@ def test_a_load_whose_call_fails_changes_nothing_and_the_next_one_works(where, s
         server.gate.arm(judge)
         status, answer = load()
         server.gate.disarm()
-        assert judge.met, place
+        assert reached(judge, place), place
         assert server.status()["weights_state"] == "clean", (place, answer)
         if status != 200:
             failed += 1

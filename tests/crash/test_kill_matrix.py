@@ -5,8 +5,8 @@ import os
 
 import gate
 import pytest
-from crashlab import (back_to_the_base, check_disk, judge_at, leftovers, places, record, sample, sha256, servers,  # noqa: F401
-                      steps, where)
+from crashlab import (back_to_the_base, check_disk, judge_at, leftovers, places, reached, record, sample,  # noqa: F401
+                      servers, sha256, steps, where)
 
 pytestmark = pytest.mark.skipif(not gate.is_supported(), reason="no seccomp notification here, or not x86-64 Linux")
 
@@ -35,7 +35,7 @@ def test_a_save_killed_at_a_call_is_whole_or_absent_and_can_be_saved_again(where
         server.gate.arm(judge)
         answer = quietly(lambda n=step, r=run: server.save(n, r))
         server.kill()
-        assert judge.met, f"the call was not made this time: {place}"
+        assert reached(judge, place), f"the call was not made this time: {place}"
         if answer and answer[0] == 201:
             acknowledged.append((run, name))
         found = check_disk(server.checkpoints, acknowledged)
@@ -84,7 +84,7 @@ def test_a_load_killed_at_a_call_changes_no_file_and_works_at_the_next_start(whe
         server.gate.arm(judge)
         quietly(load)
         server.kill()
-        assert judge.met, f"the call was not made this time: {place}"
+        assert reached(judge, place), f"the call was not made this time: {place}"
         assert tree(where + "/checkpoints") == files, place
         server = servers(gated=True, model=resident)
         assert all(row["status"] in ("ready", "loaded") for row in server.rows()), place
