@@ -173,8 +173,8 @@ static int place_arcs(const struct graph *g, struct grammar *out, struct err *e)
 {
     uint32_t n = (uint32_t)g->n_nodes, *at = calloc(2 * (size_t)n + 2, sizeof *at);
 
-    out->bytes = malloc((out->nodes[n].bytes + 1) * sizeof *out->bytes);
-    out->frees = malloc((out->nodes[n].frees + 1) * sizeof *out->frees);
+    out->bytes = calloc((size_t)out->nodes[n].bytes + 1, sizeof *out->bytes);
+    out->frees = calloc((size_t)out->nodes[n].frees + 1, sizeof *out->frees);
     if (!at || !out->bytes || !out->frees) {
         free(at);
         return err_nomem(e);
