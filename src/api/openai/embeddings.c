@@ -154,12 +154,11 @@ void openai_embeddings(struct api_call *call)
     struct refusal r = {0};
     struct ask a;
 
-    if (ask_read(&a, call, ask_parse_embedding, &r) < 0)
+    if (ask_read(&a, call, ask_parse_embedding, &r) < 0 ||
+        (!ask_only_checks(&a) && embed_run(call->api->service, &a.embed, &got, &r) < 0))
         openai_fail(call, &r);
     else if (ask_only_checks(&a))
         api_json(call, 200, json_object());
-    else if (embed_run(call->api->service, &a.embed, &got, &r) < 0)
-        openai_fail(call, &r);
     else
         answer(&a, &got);
     embed_release(&got);
