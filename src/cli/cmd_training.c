@@ -30,15 +30,15 @@ static int print_items(struct cli *cli, json_t *page, const char *const *columns
         return cli_print_json(cli, page);
     t = cli_table_new(n, "llllll");
     for (int k = 0; k < n; k++)
-        cli_table_cell(t, "%s", columns[2 * k]);
+        cli_table_cell(t, "%s", columns[2 * (size_t)k]);
     json_array_foreach (json_object_get(page, "items"), i, o)
         for (int k = 0; k < n; k++) {
-            const json_t *v = json_object_get(o, columns[2 * k + 1]);
+            const json_t *v = json_object_get(o, columns[2 * (size_t)k + 1]);
 
             if (json_is_integer(v))
                 cli_table_cell(t, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
             else
-                cli_table_cell(t, "%s", text_of(o, columns[2 * k + 1]));
+                cli_table_cell(t, "%s", text_of(o, columns[2 * (size_t)k + 1]));
         }
     cli_table_print(t, cli->out);
     json_decref(page);

@@ -1,6 +1,7 @@
 /* service/weaver/artifacts.c - rows and routes of exports. What an export writes: export.c. */
 #include "service/weaver/artifacts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,12 +55,12 @@ static void fill(struct w_artifact *a, const struct w_op *op, const struct w_ckp
     buf_printf(&uri, "/artifacts/%s", kind_of(c, x));
     str_copy(a->uri, sizeof a->uri, buf_str(&uri));
     buf_release(&uri);
-    strcpy(a->checkpoint_id, c->id);
-    strcpy(a->model_id, c->model_id);
+    str_copy(a->checkpoint_id, sizeof a->checkpoint_id, c->id);
+    str_copy(a->model_id, sizeof a->model_id, c->model_id);
     str_copy(a->kind, sizeof a->kind, kind_of(c, x));
-    strcpy(a->status, "pending");
+    snprintf(a->status, sizeof a->status, "pending");
     str_copy(a->owner, sizeof a->owner, op->owner);
-    strcpy(a->operation_id, op->id);
+    str_copy(a->operation_id, sizeof a->operation_id, op->id);
     a->created_ms = a->updated_ms = clock_wall_ms();
     a->ttl_s = x->ttl_s;
     a->expires_ms = x->ttl_s ? a->created_ms + 1000 * x->ttl_s : c->expires_ms;
@@ -71,7 +72,7 @@ static int bury(void *arg, const struct w_artifact *a)
     struct w_artifact gone = *a;
     struct err e = {0};
 
-    strcpy(gone.status, "deleted");
+    snprintf(gone.status, sizeof gone.status, "deleted");
     gone.updated_ms = clock_wall_ms();
     if (w_artifact_update(w, &gone, &e) < 0 || export_remove(w, a->id, &e) < 0)
         log_ev(LOG_WARNING, "weaver_artifact_ended", "id=%s cause=\"%s\"", a->id, e.msg);
@@ -120,7 +121,7 @@ void w_export_run(struct weaver *w, struct w_op *op, const struct w_ckpt *c,
         a.manifest = export_write(w, c, x->merge, a.id, &a.size_bytes, &r);
         w_ckpt_unpin(w, c->id);
     }
-    strcpy(a.status, a.manifest ? "completed" : "error");
+    snprintf(a.status, sizeof a.status, "%s", a.manifest ? "completed" : "error");
     str_copy(a.error, sizeof a.error, r.message);
     a.updated_ms = clock_wall_ms();
     if (w_artifact_update(w, &a, &e) < 0 && a.manifest) {
@@ -202,8 +203,8 @@ int weaver_export_checkpoint(struct weaver *w, struct weaver_call *c, struct ref
         w_op_unref(&x->op);
         return 0;
     }
-    strcpy(x->op.model_id, x->ckpt.model_id);
-    strcpy(x->op.target, x->ckpt.id);
+    str_copy(x->op.model_id, sizeof x->op.model_id, x->ckpt.model_id);
+    str_copy(x->op.target, sizeof x->op.target, x->ckpt.id);
     return start(w, x, c, r);
 }
 

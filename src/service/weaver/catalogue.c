@@ -1,5 +1,6 @@
 /* service/weaver/catalogue.c - what can be trained, and the answers of a server with one team, no
  * prices, no clusters, no deployments and no managed data. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,11 +65,7 @@ static void add_price(json_t *prices, const char *what, const char *mode)
 {
     char key[64];
 
-    strcpy(key, what);
-    if (mode) {
-        strcat(key, ":");
-        strcat(key, mode);
-    }
+    snprintf(key, sizeof key, mode ? "%s:%s" : "%s", what, mode);
     json_object_set_new(prices, key,
                         json_pack("{s:s, s:i, s:s}", "unit", "million_tokens", "unit_price_micros",
                                   0, "version", "0"));
@@ -173,10 +170,10 @@ int weaver_quota_balance(struct weaver *w, struct weaver_call *c, struct refusal
     (void)w, (void)r;
     c->data = json_pack("{s:s}", "organization_id", SCOPE_ORGANIZATION);
     for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
-        strcpy(key, what[i]);
-        json_object_set_new(c->data, strcat(key, "_nanos"), json_integer(0));
-        strcpy(key, what[i]);
-        json_object_set_new(c->data, strcat(key, "_usd"), json_string("0"));
+        snprintf(key, sizeof key, "%s_nanos", what[i]);
+        json_object_set_new(c->data, key, json_integer(0));
+        snprintf(key, sizeof key, "%s_usd", what[i]);
+        json_object_set_new(c->data, key, json_string("0"));
     }
     return 0;
 }

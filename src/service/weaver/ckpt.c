@@ -212,7 +212,7 @@ int w_ckpt_insert(struct weaver *w, struct w_ckpt *c, bool exported, struct refu
     int64_t counter = 0;
     int rc;
 
-    strcpy(c->status, "pending");
+    snprintf(c->status, sizeof c->status, "pending");
     c->created_ms = clock_wall_ms();
     if (uuid_new(c->id, &e) < 0 || db_begin(w->db, &e) < 0)
         return w_refuse_err(r, &e);
@@ -230,7 +230,7 @@ int w_ckpt_insert(struct weaver *w, struct w_ckpt *c, bool exported, struct refu
 
 int w_ckpt_complete(struct weaver *w, struct w_ckpt *c, struct err *e)
 {
-    strcpy(c->status, "completed");
+    snprintf(c->status, sizeof c->status, "completed");
     return db_run(w->db, e,
                   "UPDATE weaver_checkpoints SET status = 'completed', created_ms = ?1, step = ?2,"
                   " expires_ms = nullif(?3, 0) WHERE id = ?4",

@@ -55,7 +55,7 @@ int w_tokens_read(const json_t *model_input, const struct w_pack *pack, struct a
                   const struct w_limits *limits, int32_t **out, int *n, struct refusal *r)
 {
     const json_t *chunks = json_object_get(model_input, "chunks"), *chunk;
-    int64_t *ids, total = 0, count, room = 0;
+    int64_t *ids = NULL, total = 0, count = 0, room = 0;
     int32_t *all = NULL;
     size_t i;
 
@@ -76,13 +76,14 @@ int w_tokens_read(const json_t *model_input, const struct w_pack *pack, struct a
             grown = arena_alloc(a, (size_t)room * sizeof *grown);
             if (!grown)
                 return no_memory(r);
-            if (total)
+            if (all)
                 memcpy(grown, all, (size_t)total * sizeof *grown);
             all = grown;
         }
         for (int64_t k = 0; k < count; k++) {
             if (check_token(ids[k], (int)(total + k), limits, r) < 0)
                 return -1;
+            /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): there is room for count */
             all[total + k] = (int32_t)ids[k];
         }
         total += count;
@@ -115,8 +116,8 @@ static int floats(struct reader *rd, const json_t *inputs, const char *key, cons
 {
     const json_t *v = json_object_get(inputs, key);
     char what[WHAT_MAX];
-    int64_t count;
-    float *got, *all;
+    int64_t count = 0;
+    float *got = NULL, *all;
 
     if (!v && alias)
         v = json_object_get(inputs, key = alias);
@@ -142,7 +143,7 @@ static int targets(struct reader *rd, const json_t *inputs, int n, const int32_t
 {
     const json_t *v = json_object_get(inputs, "target_tokens");
     char what[WHAT_MAX];
-    int64_t *got, count;
+    int64_t *got = NULL, count = 0;
     int32_t *all;
 
     name_input(rd, "target_tokens", what);
@@ -204,8 +205,8 @@ static int read_datum(struct reader *rd, const json_t *v)
     struct train_datum *d = &rd->b->data[rd->index];
     const char *kind = json_string_value(json_object_get(v, "kind"));
     const json_t *id = json_object_get(v, "datum_id");
-    int32_t *tokens;
-    int n;
+    int32_t *tokens = NULL;
+    int n = 0;
 
     if (!json_is_object(v))
         return refuse(rd->r, REFUSAL_W_INVALID_DATUM, "data[%d] must be an object.", rd->index);

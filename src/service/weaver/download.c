@@ -34,7 +34,7 @@ static void sign(const struct weaver *w, const char *id, const char *name, int64
          text.len, mac, &n);
     buf_release(&text);
     for (int i = 0; i < 32; i++)
-        snprintf(out + 2 * i, 3, "%02x", mac[i]);
+        snprintf(out + 2 * (size_t)i, 3, "%02x", mac[i]);
 }
 
 static json_t *file_object(const struct weaver *w, const struct weaver_call *c,

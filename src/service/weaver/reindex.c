@@ -66,7 +66,7 @@ static int fill(struct w_ckpt *c, const json_t *record, const char *model, const
     str_copy(c->name, sizeof c->name, text(record, "name"));
     str_copy(c->owner, sizeof c->owner, text(record, "owner"));
     str_copy(c->base_model, sizeof c->base_model, text(record, "base_model"));
-    strcpy(c->status, "completed");
+    snprintf(c->status, sizeof c->status, "completed");
     fill_shape(c, record);
     return 0;
 }

@@ -372,6 +372,7 @@ void w_runs_end_all(struct weaver *w)
         if (!run)
             return;
         w_run_end(w, run);
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a reference was taken above */
         w_run_unref(run);
     }
 }

@@ -148,7 +148,8 @@ static void add_prompt_token(struct sample_op *x, const struct gen_event *ev, in
     x->prompt_logprobs[at] = ev->logprob;
     x->n_prompt_tops[at] = n;
     if (n > 0)
-        memcpy(x->prompt_tops + at * x->p.prompt_top, ev->top, (size_t)n * sizeof *ev->top);
+        memcpy(x->prompt_tops + (ptrdiff_t)at * x->p.prompt_top, ev->top,
+               (size_t)n * sizeof *ev->top);
 }
 
 void sample_on_event(void *op, const struct gen_event *ev)

@@ -104,7 +104,7 @@ static void write_prompt_tops(struct buf *b, const struct sample_op *x)
 {
     buf_add_str(b, "\"topk_prompt_logprobs\":[null");
     for (int i = 1; i < x->n_prompt; i++) {
-        const struct gen_top *t = x->prompt_tops + i * x->p.prompt_top;
+        const struct gen_top *t = x->prompt_tops + (ptrdiff_t)i * x->p.prompt_top;
 
         buf_add_str(b, ",[");
         for (int j = 0; j < x->n_prompt_tops[i]; j++)

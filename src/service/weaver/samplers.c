@@ -154,8 +154,8 @@ static int take_checkpoint(struct weaver *w, struct w_sampler *s, const char *pa
     w_ckpt_path(&c, &own);
     str_copy(s->model_path, sizeof s->model_path, buf_str(&own));
     buf_release(&own);
-    strcpy(s->checkpoint_id, c.id);
-    strcpy(s->model_id, c.model_id);
+    str_copy(s->checkpoint_id, sizeof s->checkpoint_id, c.id);
+    str_copy(s->model_id, sizeof s->model_id, c.model_id);
     s->row_id = c.row_id;
     if (!*s->base_model)
         str_copy(s->base_model, sizeof s->base_model, c.base_model);
@@ -212,7 +212,7 @@ struct w_sampler *w_sampler_of_path(struct weaver *w, const char *path, struct r
         return s;
     s = new_sampler(r);
     if (s && take_weights(w, s, path, r) == 0) {
-        strcpy(s->id, c.id);
+        str_copy(s->id, sizeof s->id, c.id);
         keep(w, s);
         return s;
     }

@@ -433,7 +433,7 @@ int weaver_pause(struct weaver *w, struct weaver_call *c, struct refusal *r)
         w_sampler_unref(s);
         return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
     }
-    strcpy(fresh->model_id, s->model_id);
+    str_copy(fresh->model_id, sizeof fresh->model_id, s->model_id);
     pthread_mutex_lock(&w->lock);
     at = find_pause(w, s->model_id);
     if (!*at) {

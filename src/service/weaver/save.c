@@ -35,7 +35,7 @@ static void fill_run(struct train_op *t)
 {
     struct w_ckpt *k = &t->ckpt;
 
-    strcpy(k->model_id, t->run->id);
+    str_copy(k->model_id, sizeof k->model_id, t->run->id);
     str_copy(k->owner, sizeof k->owner, t->op.owner);
     str_copy(k->base_model, sizeof k->base_model, t->run->base_model);
     k->row_id = t->run->row_id;
@@ -54,11 +54,11 @@ static int submit(struct weaver *w, struct train_op *t, struct weaver_call *c, s
     if (uuid_new(t->op.id, &e) < 0) {
         w_refuse_err(r, &e);
     } else {
-        strcpy(t->ckpt.operation_id, t->op.id);
+        str_copy(t->ckpt.operation_id, sizeof t->ckpt.operation_id, t->op.id);
         if (w_ckpt_insert(w, &t->ckpt, t->exported, r) == 0) {
             char id[UUID_TEXT];
 
-            strcpy(id, t->ckpt.id);
+            str_copy(id, sizeof id, t->ckpt.id);
             if (w_run_submit(w, t, c, r) == 0)
                 return 0;
             w_ckpt_drop(w, id);
