@@ -216,6 +216,15 @@ def test_gradients_add_up(w):
     assert math.isclose(norms[1], 2 * norms[0], rel_tol=1e-4)
 
 
+def test_a_surrogate_has_the_gradient_of_the_loss_it_was_derived_from(w):
+    norms = []
+    for loss, extra in (("cross_entropy", {}), ("surrogate", {"surrogate_weights": {"data": [-1 / 24] * 24, "dtype": "float32"}})):
+        run = Run(w, lora_config={"rank": 4, "seed": 5})
+        run.backward([datum(1, 24, **extra)], loss)
+        norms.append(run.step(0.0)["metrics"]["grad_norm"])
+    assert math.isclose(norms[0], norms[1], rel_tol=1e-5)
+
+
 # ---- order ----
 
 def test_calls_that_overtake_each_other_run_in_the_order_of_their_numbers(w):
