@@ -61,7 +61,7 @@ def test_errors_become_the_packages_exceptions(client, server):  # noqa: F811
     for fields, param in (({"temperature": 9}, "temperature"), ({"n": 0}, "n"), ({"tools": [{"type": "function"}]}, "tools")):
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(**ask, **fields)
-        assert caught.value.param == param
+        assert caught.value.param.split("[")[0] == param
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=server.model, messages=[{"role": "user", "content": "word " * 20000}])
     assert caught.value.code == "context_length_exceeded"
