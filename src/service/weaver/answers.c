@@ -59,6 +59,20 @@ static bool wait_turn(struct weaver *w, const char *key)
     return !w->stopping;
 }
 
+/* Who waits for this request goes on. */
+static void end_turn(struct weaver *w, struct w_answer *a)
+{
+    struct w_answer **at;
+
+    pthread_mutex_lock(&w->lock);
+    for (at = &w->answers; *at != a; at = &(*at)->next)
+        ;
+    *at = a->next;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    free(a);
+}
+
 struct w_answer *w_answer_take(struct weaver *w, const char *key, int *status, struct buf *body)
 {
     struct w_answer *a = calloc(1, sizeof *a);
@@ -81,26 +95,19 @@ struct w_answer *w_answer_take(struct weaver *w, const char *key, int *status, s
     }
     if (!read_row(w, a->key, status, body))
         return a;
-    w_answer_keep(w, a, 0, NULL);
+    end_turn(w, a);
     return NULL;
 }
 
 void w_answer_keep(struct weaver *w, struct w_answer *a, int status, const struct buf *body)
 {
-    struct w_answer **at;
     struct err e = {0};
 
     if (status && status < 500 && status != 429 &&
         db_run(w->ops, &e, "INSERT OR REPLACE INTO weaver_answers VALUES (?, ?, ?, ?)", "titi",
                a->key, (int64_t)status, buf_str(body), clock_wall_ms()) < 0)
         log_ev(LOG_WARNING, "weaver_answer", "cause=\"%s\"", e.msg);
-    pthread_mutex_lock(&w->lock);
-    for (at = &w->answers; *at != a; at = &(*at)->next)
-        ;
-    *at = a->next;
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->lock);
-    free(a);
+    end_turn(w, a);
 }
 
 void w_answers_sweep(struct weaver *w)
