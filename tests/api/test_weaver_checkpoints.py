@@ -339,6 +339,39 @@ def test_checkpoints_outlive_the_process_and_a_load_revives_the_run(make_server,
     assert len(got["result"]["prompt_logprobs"]) == 3
 
 
+def test_an_adapter_is_refused_beside_another_base(make_server, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(MODELS / "tiny-llama", base)
+    server = make_server(ENV, model=None, state=tmp_path / "state")
+    server.register(base)
+    w = Weaver(server).connect()
+    run, whole = Run(w, "base", lora_config={"rank": 4, "seed": 3}), Run(w, "base", training_mode="full_ft")
+    run.train(1)
+    c, path, all_weights = run.save(), run.export(path="sampler"), whole.save()
+    sampler = w.post(f"/sessions/{w.session}/sampling-sessions", {"model_path": path}, 201)
+    trained_beside = digest(base / "model.safetensors")
+    server.stop()
+    raw = bytearray((base / "model.safetensors").read_bytes())
+    raw[-2] ^= 1  # the last bit of a mantissa
+    (base / "model.safetensors").write_bytes(raw)
+    server.start()
+    w.server = server
+    sample = {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}}
+    for route, body in ((run.path + "/load", {"path": c["path"]}), (f"/sessions/{w.session}/sampling-sessions", {"model_path": path}),
+                        (f"/sampling-sessions/{sampler['id']}/logprobs", sample)):
+        refused = error(w.call("POST", route, body), 409, "checkpoint_incompatible")
+        here = digest(base / "model.safetensors")
+        assert refused["details"]["differs"] == "base_sha256"
+        assert refused["details"]["checkpoint"] == trained_beside and refused["details"]["server"] == here
+        assert trained_beside[:16] in refused["message"] and here[:16] in refused["message"]
+    end = w.wait(w.post(f"/checkpoints/{c['id']}/export", {"format": "huggingface", "merge_adapter": True}), "error")
+    assert end["error"] == "checkpoint_incompatible"
+    assert whole.load(all_weights["path"])["checkpoint_id"] == all_weights["id"]  # needs no base
+    again = Run(w, "base", lora_config={"rank": 4, "seed": 3})
+    again.train(1)
+    again.load(again.save()["path"])
+
+
 def test_a_pending_row_is_finished_or_dropped_by_the_next_start(make_server, tmp_path):
     import sqlite3
     server = make_server(ENV, model=None, state=tmp_path)

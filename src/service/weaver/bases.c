@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/fs.h"
 #include "engine/image.h"
+#include "service/weaver/ckpt_files.h"
 #include "service/weaver/images.h"
 #include "service/weaver/impl.h"
 #include "store/catalogue.h"
@@ -102,6 +104,36 @@ struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *
         im = w_base_image(w, &row, r);
     model_row_release(&row);
     return im;
+}
+
+static int refuse_base(const struct w_ckpt *c, const char *recorded, const char *here,
+                       struct refusal *r)
+{
+    return refuse_with(r, REFUSAL_W_CHECKPOINT_INCOMPATIBLE,
+                       json_pack("{s:s, s:s, s:s, s:s}", "differs", "base_sha256", "checkpoint",
+                                 recorded, "server", here, "checkpoint_id", c->id),
+                       "The adapter was trained beside a base whose model.safetensors has the "
+                       "sha256 %.16s..., the one of '%.200s' here has %.16s...: put those files "
+                       "back, or register them as another model and train there.",
+                       recorded, c->base_model, here);
+}
+
+int w_base_fits(struct weaver *w, const struct w_ckpt *c, struct refusal *r)
+{
+    struct err unreadable = {0}; /* whoever reads its files says so */
+    char here[SHA256_HEX];
+    int fd = c->shape.full ? -1 : ckpt_files_dir(w, c->model_id, c->id, &unreadable), rc = 0;
+    json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, &unreadable);
+    const char *recorded = json_string_value(json_object_get(record, "base_sha256"));
+
+    if (recorded) {
+        images_row_sha256(w->images, c->row_id, here);
+        if (*here && strcmp(recorded, here) != 0)
+            rc = refuse_base(c, recorded, here, r);
+    }
+    json_decref(record);
+    fs_close(fd);
+    return rc;
 }
 
 bool weaver_holds_row(struct weaver *w, int64_t row_id)

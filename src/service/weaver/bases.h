@@ -8,6 +8,7 @@
 struct image;
 struct model_row;
 struct refusal;
+struct w_ckpt;
 struct weaver;
 
 /* The row (model_row_release), *max_tokens from the suffix or 0. base_model_not_found. */
@@ -16,4 +17,8 @@ int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64
 /* Its weights, counted; NULL with out_of_memory, or base_model_not_found for damaged files. */
 struct image *w_base_image(struct weaver *w, const struct model_row *row, struct refusal *r);
 struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *r);
+/* An adapter belongs to the base it was trained beside: compares the sha256 that its checkpoint has
+ * with the base as it lies here, which the caller holds. checkpoint_incompatible. What has no
+ * sha256 (shards; a checkpoint of all weights) fits. */
+int w_base_fits(struct weaver *w, const struct w_ckpt *c, struct refusal *r);
 #endif

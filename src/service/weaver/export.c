@@ -173,8 +173,10 @@ static int merge_checkpoint(struct weaver *w, const struct w_ckpt *c, const char
     struct err e = {0};
     int rc = -1;
 
-    if (!base)
+    if (!base || w_base_fits(w, c, r) < 0) {
+        image_unref(base);
         return -1;
+    }
     a = ckpt_files_adapter(w, c, base->files->config, &e);
     if (a && merged_make(&m, base, a, &e) == 0)
         rc = publish_merged(w, &m, base, id, manifest, bytes, &e);

@@ -18,6 +18,7 @@
 #include "service/refusal.h"
 #include "service/service.h"
 #include "store/catalogue.h"
+#include "store/reader.h"
 #include "tensor/model_dir.h"
 #include "tensor/weights.h"
 
@@ -28,6 +29,8 @@ struct entry {
     char key[KEY_MAX];
     struct image *image; /* one reference is ours */
     int64_t used_ns;     /* when somebody last took it */
+    bool hashed;
+    char sha256[SHA256_HEX]; /* once it is hashed: of the row's file, "" for none */
     struct entry *next;
 };
 
@@ -180,6 +183,66 @@ bool images_row_held(struct image_cache *c, int64_t row_id)
         held = held || (strcmp(x->key, key) == 0 && !unused(x));
     pthread_mutex_unlock(&c->lock);
     return held;
+}
+
+/* ---- which base ---- */
+
+static void hash_file(const char *dir, char out[SHA256_HEX])
+{
+    struct ckpt_reader *reader = NULL;
+    struct err e = {0};
+    int fd = fs_open_dir(dir, &e);
+
+    *out = '\0';
+    if (fd >= 0 && ckpt_reader_open(fd, "model.safetensors", &reader, &e) == READER_OK &&
+        ckpt_reader_hash(reader, NULL, NULL, NULL, out, &e) < 0)
+        *out = '\0';
+    ckpt_reader_close(reader);
+    fs_close(fd);
+}
+
+/* The image under a key, counted, and its hash where it is known. */
+static struct image *look(struct image_cache *c, const char *key, bool *hashed,
+                          char out[SHA256_HEX])
+{
+    struct image *im = NULL;
+
+    pthread_mutex_lock(&c->lock);
+    for (const struct entry *x = c->entries; x && !im; x = x->next)
+        if (strcmp(x->key, key) == 0) {
+            im = image_ref(x->image);
+            *hashed = x->hashed;
+            memcpy(out, x->sha256, SHA256_HEX);
+        }
+    pthread_mutex_unlock(&c->lock);
+    return im;
+}
+
+static void remember(struct image_cache *c, const struct image *im, const char *sha256)
+{
+    pthread_mutex_lock(&c->lock);
+    for (struct entry *x = c->entries; x; x = x->next)
+        if (x->image == im) {
+            x->hashed = true;
+            memcpy(x->sha256, sha256, SHA256_HEX);
+        }
+    pthread_mutex_unlock(&c->lock);
+}
+
+void images_row_sha256(struct image_cache *c, int64_t row_id, char out[SHA256_HEX])
+{
+    char key[KEY_MAX];
+    bool hashed = false;
+    struct image *im;
+
+    *out = '\0';
+    snprintf(key, sizeof key, "row-%" PRId64, row_id);
+    im = look(c, key, &hashed, out);
+    if (im && !hashed) {
+        hash_file(im->files->dir, out);
+        remember(c, im, out);
+    }
+    image_unref(im);
 }
 
 /* ---- loading ---- */

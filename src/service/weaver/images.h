@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/sha256.h"
+
 struct err;
 struct image;
 struct image_cache;
@@ -24,5 +26,8 @@ struct image *images_of_row(struct image_cache *c, const struct model_row *row, 
 struct image *images_of_dir(struct image_cache *c, const char *key, int dir_fd, const char *sha256,
                             struct err *e);
 bool images_row_held(struct image_cache *c, int64_t row_id); /* somebody holds it */
+/* sha256 of the model.safetensors of a row that somebody holds, hashed once; "" when there is no
+ * single file. May take seconds the first time. */
+void images_row_sha256(struct image_cache *c, int64_t row_id, char out[SHA256_HEX]);
 void images_sweep(struct image_cache *c);
 #endif

@@ -14,6 +14,7 @@
 #include "model/adapter.h"
 #include "service/jobs.h"
 #include "service/service.h"
+#include "service/weaver/bases.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/images.h"
 #include "service/weaver/impl.h"
@@ -78,7 +79,8 @@ static int read_body(struct weaver *w, const json_t *body, const struct w_run *r
     if (!ref || !*ref)
         return refuse(r, REFUSAL_W_CHECKPOINT_NOT_FOUND,
                       "path must be a weaver:// path or the id of a checkpoint.");
-    if (w_ckpt_find(w, ref, &t->ckpt, r) < 0 || check_shape(run, &t->ckpt, r) < 0)
+    if (w_ckpt_find(w, ref, &t->ckpt, r) < 0 || check_shape(run, &t->ckpt, r) < 0 ||
+        w_base_fits(w, &t->ckpt, r) < 0)
         return -1;
     if (!t->include_optimizer)
         return 0;

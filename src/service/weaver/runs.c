@@ -1,11 +1,9 @@
 #include "service/weaver/runs.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/fs.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "db/db.h"
@@ -16,7 +14,6 @@
 #include "service/weaver/bases.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/models.h"
-#include "store/reader.h"
 
 static const int64_t predecessor_ns = INT64_C(2) * 1000000000;
 
@@ -382,35 +379,4 @@ void w_runs_end_all(struct weaver *w)
 const char *w_numerics(const struct weaver *w)
 {
     return w->s->settings->fast_numerics ? "bf16-1" : "exact-1";
-}
-
-static void hash_base(const struct w_run *run, char out[65])
-{
-    struct ckpt_reader *reader = NULL;
-    struct err e = {0};
-    int fd = fs_open_dir(run->base->files->dir, &e);
-
-    *out = '\0';
-    if (fd >= 0 && ckpt_reader_open(fd, "model.safetensors", &reader, &e) == READER_OK &&
-        ckpt_reader_hash(reader, NULL, NULL, NULL, out, &e) < 0)
-        *out = '\0';
-    ckpt_reader_close(reader);
-    fs_close(fd);
-}
-
-void w_run_base_sha(struct weaver *w, struct w_run *run, char out[65])
-{
-    bool known;
-
-    pthread_mutex_lock(&w->lock);
-    known = run->base_sha_known;
-    memcpy(out, run->base_sha256, 65);
-    pthread_mutex_unlock(&w->lock);
-    if (known)
-        return;
-    hash_base(run, out);
-    pthread_mutex_lock(&w->lock);
-    memcpy(run->base_sha256, out, 65);
-    run->base_sha_known = true;
-    pthread_mutex_unlock(&w->lock);
 }

@@ -43,8 +43,6 @@ struct w_run {
     struct sequence_gate gate;
     int64_t last_seq;
     char parent[CKPT_SLUG_MAX + 96]; /* path of what was loaded last */
-    char base_sha256[65];
-    bool base_sha_known;
     struct w_run *next;
 };
 
@@ -103,7 +101,5 @@ void w_run_unref(struct w_run *run); /* NULL is allowed */
 /* Ends its operations and gives its memory back. */
 void w_run_end(struct weaver *w, struct w_run *run);
 void w_runs_end_all(struct weaver *w);
-/* sha256 of the base's model.safetensors into out; "" when there is no single file. Hashes once. */
-void w_run_base_sha(struct weaver *w, struct w_run *run, char out[65]);
 const char *w_numerics(const struct weaver *w);
 #endif

@@ -106,7 +106,7 @@ static int take_adapter(struct weaver *w, struct w_sampler *s, const struct w_ck
     struct err e = {0};
 
     s->image = w_base_image_of(w, c->row_id, r);
-    if (!s->image)
+    if (!s->image || w_base_fits(w, c, r) < 0)
         return -1;
     s->adapter = adapter_in_use(w, c->id);
     if (!s->adapter)

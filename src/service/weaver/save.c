@@ -12,6 +12,7 @@
 #include "service/service.h"
 #include "service/weaver/artifacts.h"
 #include "service/weaver/ckpt_files.h"
+#include "service/weaver/images.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/models.h"
 #include "service/weaver/runs.h"
@@ -143,10 +144,10 @@ static int write_files(struct weaver *w, struct train_op *t, struct refusal *r)
 {
     struct ckpt_facts_of_run f = {
         .view = &t->engine.view, .seed = t->run->seed, .numerics = w_numerics(w)};
-    char sha[65], parent[sizeof t->run->parent];
+    char sha[SHA256_HEX], parent[sizeof t->run->parent];
     struct err e = {0};
 
-    w_run_base_sha(w, t->run, sha);
+    images_row_sha256(w->images, t->run->row_id, sha);
     pthread_mutex_lock(&w->lock);
     memcpy(parent, t->run->parent, sizeof parent);
     pthread_mutex_unlock(&w->lock);
