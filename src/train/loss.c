@@ -139,7 +139,7 @@ static double token_weight(const struct loss_config *c, const struct loss_datum 
 /* ---- one datum, one call ---- */
 
 struct totals {
-    double loss, sum, weight, ratio, kl, clipped;
+    double loss, sum, weight, ratio, kl, clipped, gap;
     int64_t tokens;
 };
 
@@ -161,6 +161,7 @@ static void count_policy(struct totals *t, const struct loss_datum *d, int i, do
     t->ratio += w * r;
     t->kl += w * (r - 1 - log_ratio);
     t->clipped += clipped ? w : 0;
+    t->gap = fmax(t->gap, fabs(log_ratio));
 }
 
 /* A position of weight 0 says nothing, whatever stands in its other inputs. A divisor of 0: the
@@ -212,7 +213,7 @@ void loss_run(const struct loss_config *c, const struct loss_datum *data, int n_
                   &t);
     }
     *out = (struct loss_result){
-        .loss = t.loss, .sum = t.sum, .weight_sum = t.weight, .tokens = t.tokens};
+        .loss = t.loss, .sum = t.sum, .weight_sum = t.weight, .gap = t.gap, .tokens = t.tokens};
     if (t.weight != 0) {
         out->ratio = t.ratio / t.weight;
         out->approx_kl = t.kl / t.weight;

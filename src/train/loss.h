@@ -49,7 +49,8 @@ struct loss_datum {
 struct loss_result {
     double loss, sum, weight_sum; /* the scalar differentiated, before dividing, and the divisor */
     double ratio, approx_kl, clip_frac; /* policy losses: means over the weights */
-    int64_t tokens;                     /* positions with weight != 0 */
+    double gap;     /* policy losses: largest |logprob - old logprob| where there is weight */
+    int64_t tokens; /* positions with weight != 0 */
 };
 
 /* logprobs: all datums one after the other. elementwise (weight x loss of the token) and coef

@@ -108,6 +108,34 @@ def test_a_sampler_scores_with_the_bits_of_the_trainer(w, base, mode):
     assert s.logprobs(PROMPT + q["tokens"])["prompt_logprobs"][len(PROMPT):] == q["logprobs"]
 
 
+def policy_datum(sequence):
+    """A sampled sequence as a datum: its prompt has no weight."""
+    ids, n = PROMPT + sequence["tokens"], len(PROMPT) - 1
+    floats = lambda before, rest: {"data": [before] * n + rest, "dtype": "float32"}
+    inputs = {"target_tokens": {"data": ids[1:], "dtype": "int64"}, "logprobs": floats(-7.0, sequence["logprobs"]),
+              "advantages": floats(1.0, [1.0] * len(sequence["tokens"])), "weights": floats(0.0, [1.0] * len(sequence["tokens"]))}
+    return {"model_input": chunks(ids[:-1]), "loss_fn_inputs": inputs}
+
+
+@pytest.mark.parametrize("mode", ["lora", "full_ft"])
+def test_the_gap_between_sampler_and_trainer_is_zero_until_a_step(w, mode):
+    run = Run(w, training_mode=mode, lora_config={"rank": 4, "seed": 2})
+    run.train(2, 1e-3)
+    s = Sampler(w, model_path=run.export())
+    data = [policy_datum(q) for q in s.sample(extra={"num_samples": 3}, max_tokens=8, seed=4)["sequences"]]
+    gap = lambda got: got["metrics"]["logprob_gap:max"]
+    for loss in ("importance_sampling", "ppo_clip", "grpo"):
+        assert gap(run.forward(data, loss)) == 0
+    first = run.backward(data, "importance_sampling")
+    assert gap(first) == 0 and first["result"]["metrics"]["logprob_gap:max"] == 0 and first["metrics"]["ratio"] == 1
+    run.step(1e-2)
+    after = run.forward(data, "importance_sampling")
+    pairs = [(new, old) for d, out in zip(data, after["result"]["loss_fn_outputs"])
+             for new, old in list(zip(out["logprobs"]["data"], d["loss_fn_inputs"]["logprobs"]["data"]))[len(PROMPT) - 1:]]
+    assert gap(after) == pytest.approx(max(abs(a - b) for a, b in pairs), rel=1e-6) and gap(after) > 1e-3
+    assert "logprob_gap:max" not in run.forward(data, "cross_entropy")["metrics"]
+
+
 def test_many_samplers_at_once_give_what_each_gives_alone(w, run):
     samplers = [Sampler(w, base_model="tiny-llama")]
     for _ in range(3):

@@ -209,6 +209,7 @@ static void write_metrics(struct buf *b, const struct train_op *t)
         write_number(b, "ratio", l->ratio);
         write_number(b, "approx_kl", l->approx_kl);
         write_number(b, "clip_frac", l->clip_frac);
+        write_number(b, "logprob_gap:max", l->gap);
     }
     buf_add_char(b, '}');
 }

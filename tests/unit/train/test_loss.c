@@ -144,6 +144,27 @@ static void clipped_tokens_are_counted(void **state)
     json_decref(j);
 }
 
+static void the_gap_is_the_largest_distance_of_a_token_with_weight(void **state)
+{
+    struct loss_config config = loss_defaults(LOSS_IMPORTANCE_SAMPLING);
+    struct call c = {0};
+
+    (void)state;
+    point(&c, 2, 3);
+    for (int i = 0; i < c.n; i++) {
+        c.weights[i] = c.mask[i] = c.advantages[i] = 1;
+        c.lp[i] = c.old[i] = -1.5f;
+    }
+    assert_true(run(&c, &config).gap == 0);
+    c.old[0] = -9; /* without weight */
+    c.weights[0] = 0;
+    c.lp[1] = -1.25f;
+    c.lp[4] = -2;
+    assert_true(run(&c, &config).gap == 0.5);
+    config.kind = LOSS_CROSS_ENTROPY;
+    assert_true(run(&c, &config).gap == 0);
+}
+
 /* ---- made up ---- */
 
 /* Positions with weights of 0, masked, ignored; ratios within and beyond the bounds. */
@@ -378,6 +399,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_slopes_are_the_recorded_ones),
         cmocka_unit_test(clipped_tokens_are_counted),
+        cmocka_unit_test(the_gap_is_the_largest_distance_of_a_token_with_weight),
         cmocka_unit_test(slopes_are_the_differences_of_the_loss),
         cmocka_unit_test(constant_coefficients_weigh_the_slope),
         cmocka_unit_test(the_mean_is_over_the_weights_of_the_whole_call),
