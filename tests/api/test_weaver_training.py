@@ -2,6 +2,7 @@
 import hashlib
 import json
 import math
+import sqlite3
 import struct
 import threading
 import time
@@ -268,6 +269,38 @@ def test_a_repeated_step_is_done_once(w):
     assert again == first
     run.backward()
     assert run.step()["step"] == 2
+
+
+def test_a_result_is_kept_once_and_answered_twice(own, w):
+    run = Run(w, lora_config={"rank": 2})
+    mark, body = trace(), run.backward_body([datum(77, 60)])
+    first = w.call("POST", run.path + "/forward-backward-passes", body, trace=mark)
+    again = w.call("POST", run.path + "/forward-backward-passes", body, trace=mark)
+    assert first.status == again.status == 200 and first.body == again.body
+    numbers = first.json()["response"]["result"]["loss_fn_outputs"][0]["logprobs"]["data"]
+    one = "%" + ",".join("%.9g" % v for v in numbers) + "%"
+    db = sqlite3.connect(own.state / "cairn.db")
+    count = lambda table, column: db.execute(f"SELECT count(*) FROM {table} WHERE {column} LIKE ?", (one,)).fetchone()[0]
+    assert count("weaver_operations", "response") == 1 and count("weaver_answers", "body") == 0
+    db.close()
+
+
+def test_a_model_tells_when_it_was_last_asked(make_server, tmp_path):
+    server = make_server(ENV, model=None, state=tmp_path)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    run = Run(w, lora_config={"rank": 2})
+    assert run.made["last_request_at"] is None
+    run.backward()
+    first = w.get(run.path)["last_request_at"]
+    assert first >= run.made["created_at"] and w.get(run.path)["last_request_at"] == first, "a look is no request"
+    run.step()
+    made = w.get(run.path)
+    assert made["last_request_at"] > first and made["last_seq_id"] == 2
+    server.stop()
+    server.start()
+    after = w.get(run.path)
+    assert after["status"] == "lost" and [after[k] for k in ("last_request_at", "last_seq_id")] == [made["last_request_at"], 2]
 
 
 def test_two_clients_on_one_run_get_their_own_answers(w):

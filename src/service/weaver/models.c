@@ -168,7 +168,9 @@ static json_t *object_of_row(struct weaver *w, const struct db_stmt *q)
     json_object_set_new(o, "last_seq_id", json_integer(live ? live->last_seq : db_int(q, 14)));
     json_object_set_new(o, "created_at", json_time(db_int(q, 15)));
     json_object_set_new(o, "updated_at", json_time(db_int(q, 16)));
-    json_object_set_new(o, "last_request_at", json_time(db_int(q, LAST_REQUEST)));
+    json_object_set_new(
+        o, "last_request_at",
+        json_time(live && live->request_ms ? live->request_ms : db_int(q, LAST_REQUEST)));
     w_run_unref(live);
     return o;
 }

@@ -228,6 +228,7 @@ int w_run_submit(struct weaver *w, struct train_op *t, struct weaver_call *c, st
     }
     pthread_mutex_lock(&w->lock);
     closing = t->run->closing;
+    t->run->request_ms = t->op.created_ms;
     pthread_mutex_unlock(&w->lock);
     w_op_ref(&t->op); /* the queue's, given back by the end of the operation */
     if (closing) {
@@ -238,6 +239,39 @@ int w_run_submit(struct weaver *w, struct train_op *t, struct weaver_call *c, st
     }
     w_op_submitted(w, &t->op, c);
     return 0;
+}
+
+/* One whose row is behind, counted, with what its row gets. */
+static struct w_run *take_unnoted(struct weaver *w, int64_t *request_ms, int64_t *last_seq)
+{
+    struct w_run *run;
+
+    pthread_mutex_lock(&w->lock);
+    for (run = w->runs; run && run->noted_ms == run->request_ms; run = run->next)
+        ;
+    if (run) {
+        atomic_fetch_add(&run->refs, 1);
+        *request_ms = run->noted_ms = run->request_ms;
+        *last_seq = run->last_seq;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return run;
+}
+
+void w_runs_note(struct weaver *w)
+{
+    int64_t request_ms, last_seq;
+    struct w_run *run;
+    struct err e = {0};
+
+    while ((run = take_unnoted(w, &request_ms, &last_seq))) {
+        if (db_run(w->ops, &e,
+                   "UPDATE weaver_models SET request_ms = max(coalesce(request_ms, 0), ?),"
+                   " last_seq_id = max(last_seq_id, ?) WHERE id = ?",
+                   "iit", request_ms, last_seq, run->id) < 0)
+            log_ev(LOG_WARNING, "weaver_model", "id=%s cause=\"%s\"", run->id, e.msg);
+        w_run_unref(run);
+    }
 }
 
 /* ---- runs ---- */

@@ -42,6 +42,7 @@ struct w_run {
     struct train_op *waiting; /* for their predecessor, in order of arrival */
     struct sequence_gate gate;
     int64_t last_seq;
+    int64_t request_ms, noted_ms;    /* when it was last asked for work; what its row has */
     char parent[CKPT_SLUG_MAX + 96]; /* path of what was loaded last */
     struct w_run *next;
 };
@@ -91,6 +92,9 @@ void w_run_give_load(struct train_op *op);
 void w_run_load_over(struct train_op *op);
 /* Calls that waited long enough go in. Finisher. */
 void w_runs_tick(struct weaver *w);
+
+/* Last numbers and times of requests go into the rows. Finisher, now and then; and at the end. */
+void w_runs_note(struct weaver *w);
 
 /* The run in memory, counted. model_not_found, model_terminated, model_lost. */
 struct w_run *w_run_take(struct weaver *w, const char *id, struct refusal *r);

@@ -81,6 +81,7 @@ static void sweep(struct weaver *w)
     if (now < w->next_sweep_ns)
         return;
     w->next_sweep_ns = now + sweep_every_ns;
+    w_runs_note(w);
     w_answers_sweep(w);
     w_ops_sweep(w);
     w_ckpts_sweep(w);
@@ -191,6 +192,7 @@ void weaver_stop(struct weaver *w)
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     w_samples_end(w);
+    w_runs_note(w);
     w_runs_end_all(w);
 }
 
