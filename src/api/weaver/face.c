@@ -223,7 +223,9 @@ static struct weaver_call new_call(struct api_call *call, const struct asked *a)
                                 .file = -1};
 }
 
-static void answer(struct api_call *call, const struct asked *a, struct buf *text, int *status)
+/* `ended` may be NULL; see weaver_call.ended. */
+static void answer(struct api_call *call, const struct asked *a, struct buf *text, int *status,
+                   char ended[UUID_TEXT])
 {
     struct weaver_call c = new_call(call, a);
     struct buf origin = {0};
@@ -233,6 +235,8 @@ static void answer(struct api_call *call, const struct asked *a, struct buf *tex
     c.query = query;
     c.origin = buf_str(&origin);
     *status = run(call, a->route, &c, text);
+    if (ended)
+        memcpy(ended, c.ended, UUID_TEXT);
     if (c.file >= 0)
         send_file(call, &c);
     else if (!text->len && !text->failed)
@@ -248,13 +252,14 @@ static void answer_once(struct api_call *call, const struct asked *a, const char
     struct weaver *w = call->api->service->weaver;
     struct buf name = {0};
     struct w_answer *first;
+    char ended[UUID_TEXT] = "";
     struct refusal r = {0};
 
     buf_printf(&name, "%s %s %s %s", call->req->method, call->req->raw_path, trace, a->owner);
     first = w_answer_take(w, buf_str(&name), status, text);
     if (first) {
-        answer(call, a, text, status);
-        w_answer_keep(w, first, *status, text);
+        answer(call, a, text, status, ended);
+        w_answer_keep(w, first, *status, text, ended);
     } else if (*status == 0) {
         refuse(&r, REFUSAL_W_BUSY, "The same request is still being worked on.");
         *status = refused(call, &r, text);
@@ -281,7 +286,7 @@ void weaver_face(struct api_call *call)
     if (trace && strcmp(a.route->method, "GET") != 0)
         answer_once(call, &a, trace, &text, &status);
     else
-        answer(call, &a, &text, &status);
+        answer(call, &a, &text, &status, NULL);
     if (text.len || text.failed)
         send(call, status, &text);
     buf_release(&text);

@@ -1,5 +1,6 @@
 #include "service/weaver/answers.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,6 +11,7 @@
 #include "base/sha256.h"
 #include "db/db.h"
 #include "service/weaver/impl.h"
+#include "service/weaver/operations.h"
 
 enum { WAIT_S = 50 }; /* for the first one: the client gives up after 60 */
 
@@ -28,9 +30,23 @@ static struct w_answer *find(struct weaver *w, const char *key)
     return a;
 }
 
-/* 1 found, 0 none. */
-static int read_row(struct weaver *w, const char *key, int *status, struct buf *body)
+/* In the place of a body, which is JSON: the rest is the id of the operation. */
+static const char by_id = '=';
+
+static void read_body(struct weaver *w, const char *kept, struct buf *body)
 {
+    struct err e = {0};
+
+    if (*kept != by_id)
+        buf_add_str(body, kept);
+    else if (w_op_envelope(w, kept + 1, body, &e) <= 0)
+        log_ev(LOG_WARNING, "weaver_answer", "operation=%s cause=\"%s\"", kept + 1, e.msg);
+}
+
+/* False: none. */
+static bool read_row(struct weaver *w, const char *key, int *status, struct buf *body)
+{
+    struct buf kept = {0};
     struct db_stmt q;
     struct err e = {0};
     int rc =
@@ -40,9 +56,12 @@ static int read_row(struct weaver *w, const char *key, int *status, struct buf *
         rc = db_step(&q, &e);
     if (rc > 0) {
         *status = (int)db_int(&q, 0);
-        buf_add_str(body, db_text(&q, 1));
+        buf_add_str(&kept, db_text(&q, 1));
     }
     db_query_end(&q, w->ops);
+    if (rc > 0)
+        read_body(w, buf_str(&kept), body);
+    buf_release(&kept);
     return rc > 0;
 }
 
@@ -99,14 +118,23 @@ struct w_answer *w_answer_take(struct weaver *w, const char *key, int *status, s
     return NULL;
 }
 
-void w_answer_keep(struct weaver *w, struct w_answer *a, int status, const struct buf *body)
+static void write_row(struct weaver *w, const char *key, int status, const struct buf *body,
+                      const char *ended)
 {
+    char id[UUID_TEXT + 1];
     struct err e = {0};
 
-    if (status && status < 500 && status != 429 &&
-        db_run(w->ops, &e, "INSERT OR REPLACE INTO weaver_answers VALUES (?, ?, ?, ?)", "titi",
-               a->key, (int64_t)status, buf_str(body), clock_wall_ms()) < 0)
+    snprintf(id, sizeof id, "%c%s", by_id, ended);
+    if (db_run(w->ops, &e, "INSERT OR REPLACE INTO weaver_answers VALUES (?, ?, ?, ?)", "titi", key,
+               (int64_t)status, *ended ? id : buf_str(body), clock_wall_ms()) < 0)
         log_ev(LOG_WARNING, "weaver_answer", "cause=\"%s\"", e.msg);
+}
+
+void w_answer_keep(struct weaver *w, struct w_answer *a, int status, const struct buf *body,
+                   const char *ended)
+{
+    if (status && status < 500 && status != 429)
+        write_row(w, a->key, status, body, ended);
     end_turn(w, a);
 }
 

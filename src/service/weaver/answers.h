@@ -19,8 +19,11 @@ enum { ANSWERS_KEEP_MS = 15 * 60000 };
  * one w_answer_keep follows. NULL with *status 0: out of memory, or the first one takes too long.
  */
 struct w_answer *w_answer_take(struct weaver *w, const char *key, int *status, struct buf *body);
-/* body is borrowed. A status of 500 and more, and 429, is not kept: the request may be tried anew.
+/* body is borrowed. `ended`: the operation whose envelope body is, "" for none: its row has the
+ * result, so only the id is kept (weaver_call.ended). A status of 500 and more, and 429, is not
+ * kept: the request may be tried anew.
  */
-void w_answer_keep(struct weaver *w, struct w_answer *a, int status, const struct buf *body);
+void w_answer_keep(struct weaver *w, struct w_answer *a, int status, const struct buf *body,
+                   const char *ended);
 void w_answers_sweep(struct weaver *w);
 #endif

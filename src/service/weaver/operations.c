@@ -267,6 +267,8 @@ void w_op_answer(struct weaver *w, struct w_op *op, struct weaver_call *c)
                                       .response = status == W_DONE ? buf_str(&op->response) : NULL,
                                       .error = status == W_ERROR ? buf_str(&op->error) : NULL});
     c->status = status >= W_DONE ? 200 : 202;
+    if (status >= W_DONE)
+        str_copy(c->ended, sizeof c->ended, op->id);
     free(metadata);
 }
 
@@ -308,21 +310,28 @@ static void write_row(struct buf *b, const struct db_stmt *q, bool whole)
                                          .created_ms = db_int(q, 7)});
 }
 
-static int answer_row(struct weaver *w, struct weaver_call *c, struct refusal *r)
+int w_op_envelope(struct weaver *w, const char *id, struct buf *out, struct err *e)
 {
-    struct db_stmt q;
-    struct err e = {0};
     struct buf sql = {0};
+    struct db_stmt q;
     int rc;
 
     buf_printf(&sql, "SELECT %s FROM weaver_operations WHERE id = ?", op_columns);
-    rc = db_query(&q, w->ops, &e, buf_str(&sql), "t", c->key);
+    rc = db_query(&q, w->ops, e, buf_str(&sql), "t", id);
     if (rc == 0)
-        rc = db_step(&q, &e);
+        rc = db_step(&q, e);
     if (rc > 0)
-        write_row(&c->text, &q, true);
+        write_row(out, &q, true);
     db_query_end(&q, w->ops);
     buf_release(&sql);
+    return rc;
+}
+
+static int answer_row(struct weaver *w, struct weaver_call *c, struct refusal *r)
+{
+    struct err e = {0};
+    int rc = w_op_envelope(w, c->key, &c->text, &e);
+
     if (rc > 0)
         return 0;
     return rc < 0

@@ -61,6 +61,8 @@ bool w_op_alone(struct weaver *w, const struct w_op *op);
 void w_op_hold(struct weaver *w, struct w_op *op, int64_t ms, const atomic_bool *gone);
 /* The envelope into the call, status 200 when it ended, else 202. */
 void w_op_answer(struct weaver *w, struct w_op *op, struct weaver_call *c);
+/* The envelope of its row appended: 1, 0 when there is no such row, -1 with *e. */
+int w_op_envelope(struct weaver *w, const char *id, struct buf *out, struct err *e);
 /* Begin was done: holds if nothing is before it, then answers. Consumes the reference. */
 void w_op_submitted(struct weaver *w, struct w_op *op, struct weaver_call *c);
 

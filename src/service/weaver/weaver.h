@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/uuid.h"
 
 struct err;
 struct refusal;
@@ -45,7 +46,8 @@ struct weaver_call {
     int status; /* set to the route's before the call */
     json_t *data;
     struct buf text;
-    int file; /* -1: none; else a descriptor, positioned at the first of file_bytes */
+    char ended[UUID_TEXT]; /* text is the envelope of this operation, which has ended; "": no */
+    int file;              /* -1: none; else a descriptor, positioned at the first of file_bytes */
     int64_t file_bytes, file_from, file_size;
 };
 
