@@ -171,7 +171,8 @@ def test_one_bad_datum_refuses_the_call_and_adds_no_gradient(w, make, code):
 
 @pytest.mark.parametrize("loss,config,code", [
     ("none", {}, "unknown_loss_fn"), (5, {}, "unknown_loss_fn"), ("cross_entropy", {"temperature": 0}, "invalid_request"),
-    ("cross_entropy", {"temperature": "x"}, "invalid_request"), ("cross_entropy", {"reduction": "max"}, "invalid_request"),
+    ("cross_entropy", {"temperature": "x"}, "invalid_request"), ("cross_entropy", {"temperature": 1e39}, "invalid_request"),
+    ("cross_entropy", {"reduction": "max"}, "invalid_request"),
     ("ppo_clip", {"clip_low_threshold": 2, "clip_high_threshold": 1}, "invalid_request"),
     ("importance_sampling", {}, "invalid_datum"), ("surrogate", {}, "invalid_datum")])
 def test_a_bad_loss_is_refused(w, run, loss, config, code):
@@ -389,6 +390,11 @@ def test_damaged_packs_are_refused(w, run):
         bad = json.loads(json.dumps(packed))
         bad[0]["loss_fn_inputs"]["target_tokens"]["$tensor"] = {**t, **changes}
         error(send(w, run, bad, raw), 400, code)
+
+
+def test_a_pack_cannot_be_read_over_and_over(w, run):
+    packed, raw = pack_of([datum()])
+    error(send(w, run, packed * 2, raw), 400, "tensor_pack_corrupt")
 
 
 def test_a_pack_that_claims_gigabytes_takes_no_memory(w, run):

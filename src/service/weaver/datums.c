@@ -12,7 +12,7 @@ enum { DATA_MAX = 65536, IGNORED_TARGET = -100, WHAT_MAX = 96 };
 /* What is read of one datum. */
 struct reader {
     struct w_batch *b;
-    const struct w_pack *pack;
+    struct w_pack *pack;
     const struct w_limits *limits;
     int index;
     struct refusal *r;
@@ -25,8 +25,8 @@ static int no_memory(struct refusal *r)
 
 /* ---- tokens ---- */
 
-static int chunk_tokens(const json_t *chunk, const struct w_pack *pack, struct arena *a,
-                        int64_t **out, int64_t *n, struct refusal *r)
+static int chunk_tokens(const json_t *chunk, struct w_pack *pack, struct arena *a, int64_t **out,
+                        int64_t *n, struct refusal *r)
 {
     const char *type = json_string_value(json_object_get(chunk, "type"));
 
@@ -51,7 +51,7 @@ static int check_token(int64_t t, int i, const struct w_limits *limits, struct r
                        (long long)t, i, limits->vocab);
 }
 
-int w_tokens_read(const json_t *model_input, const struct w_pack *pack, struct arena *a,
+int w_tokens_read(const json_t *model_input, struct w_pack *pack, struct arena *a,
                   const struct w_limits *limits, int32_t **out, int *n, struct refusal *r)
 {
     const json_t *chunks = json_object_get(model_input, "chunks"), *chunk;
@@ -315,8 +315,8 @@ static int read_config(struct w_batch *b, const json_t *config, struct refusal *
         w_num(config, "temperature", &temperature, r) < 0 || w_num(config, "cap", &cap, r) < 0 ||
         w_num(config, "beta", &beta, r) < 0)
         return -1;
-    if (!((float)temperature > 0))
-        return w_bad(r, "loss_fn_config.temperature must be above 0.");
+    if (!((float)temperature > 0) || !isfinite((float)temperature))
+        return w_bad(r, "loss_fn_config.temperature must be above 0 and fit a float32.");
     b->temperature = (float)temperature;
     b->loss.cap = (float)cap;
     b->loss.beta = (float)beta;
@@ -336,7 +336,7 @@ static int read_loss(struct w_batch *b, const json_t *input, bool backward, stru
     return read_config(b, json_object_get(input, "loss_fn_config"), r);
 }
 
-int w_batch_read(struct w_batch *b, const json_t *input, const struct w_pack *pack,
+int w_batch_read(struct w_batch *b, const json_t *input, struct w_pack *pack,
                  const struct w_limits *limits, bool backward, struct refusal *r)
 {
     const json_t *data = json_object_get(input, "data"), *v;

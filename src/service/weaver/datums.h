@@ -32,11 +32,11 @@ struct w_batch {
 };
 
 /* input: forward_input or forward_backward_input. -1 with *r; release it in both cases. */
-int w_batch_read(struct w_batch *b, const json_t *input, const struct w_pack *pack,
+int w_batch_read(struct w_batch *b, const json_t *input, struct w_pack *pack,
                  const struct w_limits *limits, bool backward, struct refusal *r);
 void w_batch_release(struct w_batch *b);
 
 /* Tokens of {"chunks": [...]} in [0, vocab); *n of them in the arena. */
-int w_tokens_read(const json_t *model_input, const struct w_pack *pack, struct arena *a,
+int w_tokens_read(const json_t *model_input, struct w_pack *pack, struct arena *a,
                   const struct w_limits *limits, int32_t **out, int *n, struct refusal *r);
 #endif

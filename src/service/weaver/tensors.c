@@ -137,7 +137,7 @@ static int shape_of(const json_t *shape, int64_t *n)
     return json_is_whole(json_array_get(shape, 0), n) && *n >= 0 ? 0 : -1;
 }
 
-static int open_packed(struct source *s, const json_t *t, const struct w_pack *p, struct refusal *r)
+static int open_packed(struct source *s, const json_t *t, struct w_pack *p, struct refusal *r)
 {
     const char *format = json_string_value(json_object_get(t, "format"));
     const char *codec = json_string_value(json_object_get(t, "codec"));
@@ -161,11 +161,16 @@ static int open_packed(struct source *s, const json_t *t, const struct w_pack *p
                       s->what);
     if ((size_t)offset > p->n || need > p->n - (size_t)offset)
         return refuse(r, REFUSAL_W_TENSOR_PACK_CORRUPT, "%s: it leads out of the pack.", s->what);
+    if (need > p->n - p->read) /* else a small request could name one place very often */
+        return refuse(r, REFUSAL_W_TENSOR_PACK_CORRUPT,
+                      "%s: the tensors of the pack overlap: together they are longer than it is.",
+                      s->what);
+    p->read += need;
     s->bytes = p->bytes + offset;
     return 0;
 }
 
-static int open_source(struct source *s, const json_t *v, const struct w_pack *p, struct refusal *r)
+static int open_source(struct source *s, const json_t *v, struct w_pack *p, struct refusal *r)
 {
     const json_t *packed = json_object_get(v, "$tensor");
 
@@ -251,7 +256,7 @@ static bool float_at(const struct source *s, size_t i, float *out)
     return isfinite(*out);
 }
 
-int w_tensor_ints(const json_t *v, const struct w_pack *p, struct arena *a, const char *what,
+int w_tensor_ints(const json_t *v, struct w_pack *p, struct arena *a, const char *what,
                   int64_t **out, int64_t *n, struct refusal *r)
 {
     struct source s = {.what = what};
@@ -270,7 +275,7 @@ int w_tensor_ints(const json_t *v, const struct w_pack *p, struct arena *a, cons
     return 0;
 }
 
-int w_tensor_floats(const json_t *v, const struct w_pack *p, struct arena *a, const char *what,
+int w_tensor_floats(const json_t *v, struct w_pack *p, struct arena *a, const char *what,
                     float **out, int64_t *n, struct refusal *r)
 {
     struct source s = {.what = what};

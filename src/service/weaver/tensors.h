@@ -19,6 +19,7 @@ struct w_pack {
     const unsigned char *bytes;
     size_t n;
     unsigned char *owned; /* bytes, where they had to be decompressed */
+    size_t read;          /* of all tensors so far: together they are no longer than the pack */
 };
 
 /* facts: the manifest's "tensor_pack", NULL for a request without one. raw is borrowed until
@@ -28,9 +29,9 @@ int w_pack_open(struct w_pack *p, const json_t *facts, const void *raw, size_t n
 void w_pack_release(struct w_pack *p);
 
 /* n is -1 for a scalar (one number is read). `what` names the tensor in refusals. invalid_datum. */
-int w_tensor_ints(const json_t *v, const struct w_pack *p, struct arena *a, const char *what,
+int w_tensor_ints(const json_t *v, struct w_pack *p, struct arena *a, const char *what,
                   int64_t **out, int64_t *n, struct refusal *r);
 /* Refuses what is not finite. */
-int w_tensor_floats(const json_t *v, const struct w_pack *p, struct arena *a, const char *what,
+int w_tensor_floats(const json_t *v, struct w_pack *p, struct arena *a, const char *what,
                     float **out, int64_t *n, struct refusal *r);
 #endif

@@ -137,7 +137,7 @@ static json_t *parse(const char *text)
     return v;
 }
 
-static int read_ints(const char *text, const struct w_pack *p, int64_t *n, enum refusal_code *code)
+static int read_ints(const char *text, struct w_pack *p, int64_t *n, enum refusal_code *code)
 {
     struct arena a = {0};
     struct refusal r = {0};
@@ -155,7 +155,6 @@ static int read_ints(const char *text, const struct w_pack *p, int64_t *n, enum 
 static void tensors_that_lead_out_of_the_pack_are_refused(void **state)
 {
     static const unsigned char bytes[16] = {7};
-    const struct w_pack pack = {.bytes = bytes, .n = sizeof bytes};
     static const struct {
         const char *text;
         enum refusal_code code;
@@ -188,11 +187,28 @@ static void tensors_that_lead_out_of_the_pack_are_refused(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         enum refusal_code code;
         int64_t n = 0;
+        struct w_pack pack = {.bytes = bytes, .n = sizeof bytes};
         int rc = read_ints(cases[i].text, &pack, &n, &code);
 
         assert_int_equal(rc, cases[i].code == REFUSAL_NONE ? 0 : -1);
         assert_int_equal(code, cases[i].code);
     }
+}
+
+static void tensors_together_are_no_longer_than_their_pack(void **state)
+{
+    static const unsigned char bytes[16] = {7};
+    static const char half[] = "{\"$tensor\":{\"format\":\"raw-tensor\",\"codec\":\"raw\","
+                               "\"dtype\":\"int64\",\"shape\":[1],\"offset\":0,\"size_bytes\":8}}";
+    struct w_pack pack = {.bytes = bytes, .n = sizeof bytes};
+    enum refusal_code code;
+    int64_t n;
+
+    (void)state;
+    assert_int_equal(read_ints(half, &pack, &n, &code), 0);
+    assert_int_equal(read_ints(half, &pack, &n, &code), 0);
+    assert_int_equal(read_ints(half, &pack, &n, &code), -1);
+    assert_int_equal(code, REFUSAL_W_TENSOR_PACK_CORRUPT);
 }
 
 static int open_pack(const char *facts, const void *raw, size_t n, enum refusal_code *code)
@@ -245,6 +261,7 @@ int main(void)
         cmocka_unit_test(paths_are_taken_apart_and_nothing_else),
         cmocka_unit_test(names_have_characters_and_no_controls),
         cmocka_unit_test(tensors_that_lead_out_of_the_pack_are_refused),
+        cmocka_unit_test(tensors_together_are_no_longer_than_their_pack),
         cmocka_unit_test(packs_are_exactly_as_long_as_they_say),
     };
 
