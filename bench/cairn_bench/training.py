@@ -56,10 +56,27 @@ class Trainer:
         return {"model_input": {"chunks": [{"type": "encoded_text", "tokens": ids[:-1]}]},
                 "loss_fn_inputs": {"target_tokens": {"data": ids[1:], "dtype": "int64"}}}
 
-    def operation(self, path, **payload):
+    def next_seq(self):
         self.seq += 1
-        payload |= {"model_id": self.model, "seq_id": self.seq, "tensor_transport": "default"}
+        return self.seq
+
+    def operation(self, path, **payload):
+        payload |= {"model_id": self.model, "seq_id": self.next_seq(), "tensor_transport": "default"}
         return self.finish(self.post(f"/models/{self.model}/{path}", {"payload": payload}))
+
+    def export(self, name):
+        """A sampling session on the weights of this moment."""
+        path = self.finish(self.post(f"/models/{self.model}/export-sampler", {"seq_id": self.next_seq(), "path": name,
+                                                                              "ttl_seconds": 600}))["model_path"]
+        return self.post(f"/sessions/{self.session}/sampling-sessions", {
+            "sampling_session_seq_id": 1, "base_model": "bench", "model_path": path})["id"]
+
+    def sample(self, session, prompt, tokens, n):
+        ids = [self.random.randrange(3, 49000) for _ in range(prompt)]
+        return self.finish(self.post(f"/sampling-sessions/{session}/samples", {
+            "prompt": {"chunks": [{"type": "encoded_text", "tokens": ids}]}, "num_samples": n,
+            "sampling_params": {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": tokens,
+                                "seed": 1}}))["result"]
 
     def step(self, batch, length):
         """Seconds of one step, and its loss."""
@@ -67,8 +84,8 @@ class Trainer:
         began = time.perf_counter()
         made = self.operation("forward-backward-passes",
                               forward_backward_input={"loss_fn": "cross_entropy", "data": data})
-        self.operation("optimizer-steps", adam_params=ADAM)
-        return time.perf_counter() - began, made["metrics"]["loss"]
+        done = self.operation("optimizer-steps", adam_params=ADAM)
+        return time.perf_counter() - began, (made["metrics"]["loss"], done["metrics"]["grad_norm"])
 
 
 class Peer:
@@ -202,3 +219,95 @@ def train_serve(pairs):
     share = statistics.median(b / a for a, b in zip(t.rows["training alone, tokens/s"],
                                                     t.rows["training beside, tokens/s"]))
     return [Verdict("train-serve-gap-ms", more, 6.0, at_least=False), Verdict("train-serve-share", share / 0.5, 0.85)]
+
+
+@bench("train-budget", "full fine-tuning of 1 x 2,048 tokens in 3 GB (300 MB of activations): speed and bits beside no budget")
+def train_budget(pairs):
+    build("all")
+    t, same = Table("tokens/s"), []
+    for _ in range(pairs):
+        losses = []
+        for name, budget in (("activations in 300 MB", 300), ("no budget", 0)):
+            with training_server(CAIRN_TRAIN_MB=budget) as s:
+                s.load(smollm())
+                trainer = Trainer(s, "full_ft")
+                quiet()
+                losses.append(trainer.step(1, 2048)[1])  # takes the memory
+                seconds, values = trainer.step(1, 2048)
+                losses.append(values)
+                t.add(name, 2048 / seconds)
+        same.append(losses[:2] == losses[2:])
+    t.show()
+    print(f"losses and gradient norms with the same bits: {sum(same)} of {len(same)}")
+    return [Verdict("train-budget", t.ratio("activations in 300 MB", "no budget"), 0.7),
+            Verdict("train-budget-same-bits", sum(same) / len(same), 1.0)]
+
+
+@bench("save-state", "weight_and_optimizer of a full run (1.9 GB, hashed): beside a direct write; another run trains on")
+def save_state(pairs):
+    build("all")
+    store = program("bench_store")
+    t, other = Table("GB/s"), []
+    with training_server() as s:
+        s.load(smollm())
+        trainer, beside = Trainer(s, "full_ft"), Trainer(s, "lora")
+        trainer.step(1, 64)
+        beside.step(1, 64)
+        size = PARAMETERS * 14 / 1e9  # BF16 weights, f32 masters and two moments
+        for i in range(pairs):
+            quiet()
+            alone = figures(store, "--only", "limits")
+            began = time.perf_counter()
+            op = trainer.post(f"/models/{trainer.model}/checkpoints", {"type": "weight_and_optimizer", "name": f"s{i}",
+                                                                       "ttl_seconds": 60})
+            trainer.finish(op)
+            t.add("cairn, written, hashed, synced", size / (time.perf_counter() - began))
+            t.add("direct write alone", alone["write_gbs"])
+            op, steps = trainer.post(f"/models/{trainer.model}/checkpoints", {"type": "weight_and_optimizer",
+                                                                              "name": f"t{i}", "ttl_seconds": 60}), 0
+            saving = threading.Thread(target=trainer.finish, args=(op,))
+            saving.start()
+            while saving.is_alive():
+                beside.step(1, 64)
+                steps += 1
+            other.append(steps)
+    t.show()
+    print(f"steps of another run during a save: median {statistics.median(other)}, least {min(other)}")
+    return [Verdict("save-state", t.ratio("cairn, written, hashed, synced", "direct write alone"), 0.8),
+            Verdict("save-state-others-train", min(other), 1)]
+
+
+@bench("export-to-token", "LoRA: export of the weights, sampling session and first token: < 100 ms", pairs=20)
+def export_to_token(pairs):
+    build("all")
+    t = Table("ms")
+    with training_server() as s:
+        s.load(smollm())
+        trainer = Trainer(s, "lora")
+        for i in range(pairs + 1):
+            trainer.step(1, 64)
+            began = time.perf_counter()
+            trainer.sample(trainer.export(f"e{i}"), 20, 1, 1)
+            if i > 0:
+                t.add("export to first token of 20", 1e3 * (time.perf_counter() - began))
+    t.show()
+    return [Verdict("export-to-token-ms", t.median("export to first token of 20"), 100, at_least=False)]
+
+
+@bench("samples", "32 samples of 64 tokens from one prompt of 256: tokens/s beside one sample's")
+def samples(pairs):
+    build("all")
+    t = Table("tokens/s")
+    with training_server() as s:
+        s.load(smollm())
+        trainer = Trainer(s, "lora")
+        session = trainer.export("x")
+        for i in range(pairs + 1):
+            quiet()
+            for name, n in (("one sample", 1), ("32 samples", 32)):
+                began = time.perf_counter()
+                made = trainer.sample(session, 256, 64, n)
+                if i > 0:
+                    t.add(name, made["usage"]["completion_tokens"] / (time.perf_counter() - began))
+    t.show()
+    return [Verdict("samples", t.ratio("32 samples", "one sample"), 6.0)]
