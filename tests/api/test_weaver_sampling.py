@@ -108,6 +108,16 @@ def test_a_sampler_scores_with_the_bits_of_the_trainer(w, base, mode):
     assert s.logprobs(PROMPT + q["tokens"])["prompt_logprobs"][len(PROMPT):] == q["logprobs"]
 
 
+def test_an_export_has_the_same_bits_from_memory_and_from_its_file(w):
+    run = Run(w, lora_config={"rank": 8, "seed": 3})
+    run.train(1)
+    want, path = run.logprobs(), run.export(path="first")
+    for i in range(4):  # the last four exports are still in memory, the first is read again
+        last = run.export(path=f"later-{i}")
+    for p in (path, last):
+        assert Sampler(w, model_path=p).logprobs(tokens(1))["prompt_logprobs"][1:] == want
+
+
 def policy_datum(sequence):
     """A sampled sequence as a datum: its prompt has no weight."""
     ids, n = PROMPT + sequence["tokens"], len(PROMPT) - 1

@@ -10,6 +10,7 @@
 
 #include "base/uuid.h"
 #include "service/refusal.h"
+#include "service/weaver/exported.h"
 #include "service/weaver/weaver.h"
 
 struct db;
@@ -34,6 +35,7 @@ struct weaver {
     int holding;           /* requests that wait for an operation */
     struct w_run *runs;    /* in memory */
     struct w_sampler *samplers;
+    struct w_exported exported[EXPORTED_MAX];
     struct w_answer *answers;
     struct w_pin *pins;     /* checkpoints in use */
     struct w_pause *paused; /* models whose generation is paused */

@@ -110,6 +110,8 @@ static int take_adapter(struct weaver *w, struct w_sampler *s, const struct w_ck
         return -1;
     s->adapter = adapter_in_use(w, c->id);
     if (!s->adapter)
+        s->adapter = w_exported_take(w, c->id);
+    if (!s->adapter)
         s->adapter = ckpt_files_adapter(w, c, s->image->files->config, &e);
     if (s->adapter)
         return 0;

@@ -174,6 +174,8 @@ static void write_job(void *arg)
         run_view_release(&t->engine.view);
         w_export_run(w, &t->op, &t->ckpt, t->export);
     } else {
+        if (t->exported)
+            w_exported_keep(w, t->ckpt.id, t->engine.view.adapter);
         w_op_done_json(w, &t->op, ckpt_result(&t->ckpt, t->exported));
     }
     train_op_unref(t);

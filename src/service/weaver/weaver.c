@@ -87,6 +87,7 @@ static void sweep(struct weaver *w)
     w_ckpts_sweep(w);
     w_artifacts_sweep(w);
     w_samplers_sweep(w);
+    w_exported_sweep(w);
     images_sweep(w->images);
 }
 
@@ -226,6 +227,7 @@ void weaver_close(struct weaver *w)
         return;
     stop_finisher(w);
     w_samplers_free(w);
+    w_exported_free(w);
     images_free(w->images);
     fs_close(w->root_fd);
     db_close(w->ops);
