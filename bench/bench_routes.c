@@ -5,10 +5,9 @@
  * Each connection asks GET PATH again as soon as its answer is whole, or PAUSE_MS later. Prints
  * "requests_per_s", "p50_ms", "p99_ms" and "max_ms", one a line; ends with status 1 when an answer
  * is not 200. */
+#include "dial.h"
+
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,36 +31,6 @@ struct times {
     float *ms;
     size_t n;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static void die(const char *what)
-{
-    perror(what);
-    exit(1);
-}
-
-static int dial(const char *host, const char *port)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *list;
-    int fd, one = 1;
-
-    if (getaddrinfo(host, port, &hints, &list) != 0)
-        die(host);
-    fd = socket(list->ai_family, SOCK_STREAM, 0);
-    if (fd < 0 || connect(fd, list->ai_addr, list->ai_addrlen) < 0)
-        die("connect");
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    freeaddrinfo(list);
-    return fd;
-}
 
 static void ask(struct connection *c, const char *request, size_t n)
 {

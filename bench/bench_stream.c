@@ -1,15 +1,16 @@
-/* bench/bench_stream.c - a cheap client of streamed completions: N connections, one thread, one poll.
+/* bench/bench_stream.c - a cheap client of streamed completions: N connections, one thread, one
+ * poll.
  *
  *   bench_stream HOST PORT PATH N [STAGGER_MS] < BODY
  *
- * Posts BODY on N connections (STAGGER_MS between their starts) and notes when each server-sent event with
- * text arrives. Prints one line a connection: "stream I STATUS FIRST_MS EVENTS NAME GAP_MS ...": time to the
- * first event, number of events, the X-miLLM-Model header's text or -, and the gaps between events; at the end
- * "total EVENTS SECONDS". A client in Python would take a core from the server that it measures. */
+ * Posts BODY on N connections (STAGGER_MS between their starts) and notes when each server-sent
+ * event with text arrives. Prints one line a connection: "stream I STATUS FIRST_MS EVENTS NAME
+ * GAP_MS ...": time to the first event, number of events, the X-miLLM-Model header's text or -, and
+ * the gaps between events; at the end "total EVENTS SECONDS". A client in Python would take a core
+ * from the server that it measures. */
+#include "dial.h"
+
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,36 +33,6 @@ struct stream {
     size_t len;
     bool open;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static void die(const char *what)
-{
-    perror(what);
-    exit(1);
-}
-
-static int dial(const char *host, const char *port)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *list;
-    int fd, one = 1;
-
-    if (getaddrinfo(host, port, &hints, &list) != 0)
-        die(host);
-    fd = socket(list->ai_family, SOCK_STREAM, 0);
-    if (fd < 0 || connect(fd, list->ai_addr, list->ai_addrlen) < 0)
-        die("connect");
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    freeaddrinfo(list);
-    return fd;
-}
 
 static void post(struct stream *s, const char *host, const char *path, const char *body, size_t n)
 {

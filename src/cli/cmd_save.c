@@ -112,6 +112,18 @@ static json_t *manifest_of(struct client *c, const struct save_args *a, int argc
     return build_manifest(c, a, argv[1], step, e);
 }
 
+/* What save and promote say about the manifest. */
+/* clang-format off */
+#define MANIFEST_OPTIONS(a)                                                                        \
+    {.name = "manifest", .arg = "FILE", .help = "JSON with all of the caller's fields",            \
+     .str = &(a).file},                                                                            \
+    {.name = "domain", .arg = "TEXT", .help = "what the run trains towards", .str = &(a).domain},  \
+    {.name = "signal-source", .arg = "KIND",                                                       \
+     .help = "corpus, self-generation, preference-pairs, reward", .str = &(a).signal_source},      \
+    {.name = "parent", .arg = "NAME", .help = "the checkpoint this one continues",                 \
+     .str = &(a).parent}
+/* clang-format on */
+
 int cmd_save(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
@@ -120,19 +132,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
                           .optimizer = "unspecified",
                           .optimizer_state = "fresh"};
     const struct cli_opt opts[] = {
-        {.name = "manifest",
-         .arg = "FILE",
-         .help = "JSON with all of the caller's fields",
-         .str = &a.file},
-        {.name = "domain", .arg = "TEXT", .help = "what the run trains towards", .str = &a.domain},
-        {.name = "signal-source",
-         .arg = "KIND",
-         .help = "corpus, self-generation, preference-pairs, reward",
-         .str = &a.signal_source},
-        {.name = "parent",
-         .arg = "NAME",
-         .help = "the checkpoint this one continues",
-         .str = &a.parent},
+        MANIFEST_OPTIONS(a),
         {.name = "continue",
          .help = "parent: the checkpoint that is resident",
          .flag = &a.same_parent},
@@ -181,19 +181,7 @@ int cmd_promote(struct cli *cli, int argc, char **argv)
                           .optimizer = "adamw",
                           .optimizer_state = "fresh"};
     const struct cli_opt opts[] = {
-        {.name = "manifest",
-         .arg = "FILE",
-         .help = "JSON with all of the caller's fields",
-         .str = &a.file},
-        {.name = "domain", .arg = "TEXT", .help = "what the run trained towards", .str = &a.domain},
-        {.name = "signal-source",
-         .arg = "KIND",
-         .help = "corpus, self-generation, preference-pairs, reward",
-         .str = &a.signal_source},
-        {.name = "parent",
-         .arg = "NAME",
-         .help = "the checkpoint this one continues",
-         .str = &a.parent},
+        MANIFEST_OPTIONS(a),
         CLIENT_OPTIONS(args),
         {0},
     };
