@@ -291,10 +291,12 @@ def test_a_lease_of_another_stands_in_the_way_unless_it_is_presented(own):
 
 
 def test_a_lease_that_comes_between_makes_it_wait_and_can_be_handed_over(make_server):
-    own = make_server({"BATCH_WAIT_POLL_S": "0.05", "BATCH_LEASE_TTL_S": "1", "WEIGHTS_QUIESCE_MAX_HOLD_S": "60"})
+    own = make_server({"BATCH_WAIT_POLL_S": "0.05", "BATCH_LEASE_TTL_S": "1", "WEIGHTS_QUIESCE_MAX_HOLD_S": "60",
+                       "CAIRN_KERNELS": "ref"})  # slow, so that the batch is surely not through before the quiesce
     batch = wait_for(own, start(own, many(own, 4000, 60)), lambda b: b["request_counts"]["completed"] > 0)
     trainer = Trainer(own)
     trainer.do("quiesce")  # the rows are held, and the batch's lease runs out meanwhile
+    assert look(own, batch)["status"] == "in_progress"
     until = time.monotonic() + 20
     while lease_of(own)["lease"]:
         assert time.monotonic() < until
