@@ -111,7 +111,7 @@ fi
 
 if want fuzz; then
     say "fuzz targets, ${FUZZ_SECONDS:-10} s each"
-    counted "fuzz" make -s FUZZ_SECONDS="${FUZZ_SECONDS:-10}" fuzz
+    counted "fuzz" make -s -j"$jobs" FUZZ_SECONDS="${FUZZ_SECONDS:-10}" fuzz
 fi
 
 if want man; then

@@ -1,27 +1,29 @@
 #!/bin/sh
-# run_fuzz.sh DIR SECONDS: runs every fuzz target in DIR from its kept corpus; new inputs go to a scratch folder.
+# run_fuzz.sh DIR SECONDS: runs every fuzz target in DIR from its kept corpus, as many at a time as there are CPUs; new
+# inputs go to a scratch folder.
 set -u
-dir=$1
-seconds=$2
-passed=0
-failed=0
-for f in "$dir"/fuzz_*; do
-    [ -x "$f" ] && case $f in *.d) continue ;; esac
-    [ -x "$f" ] || continue
-    name=${f##*/}
+
+# one SECONDS TARGET
+if [ "$1" = --one ]; then
+    name=${3##*/}
     work=$(mktemp -d)
     corpus=tests/fuzz/corpus/${name#fuzz_}
     [ -d "$corpus" ] || corpus=tests/fuzz/corpus/$name
-    if "$f" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=0 \
+    if "$3" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=0 \
         -artifact_prefix="$work/" "$work" $([ -d "$corpus" ] && echo "$corpus") >"$work.log" 2>&1; then
         echo "ok    $name ($(grep -c . "$work.log") lines, $(grep -o 'DONE.*' "$work.log" | head -1))"
-        passed=$((passed + 1))
     else
-        echo "FAIL  $name"
-        tail -40 "$work.log"
-        failed=$((failed + 1))
+        printf 'FAIL  %s\n%s\n' "$name" "$(tail -40 "$work.log")"
     fi
     rm -rf "$work" "$work.log"
-done
+    exit 0
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+find "$1" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort |
+    xargs -P "$(nproc)" -n 1 sh "$0" --one "$2" | tee "$log"
+passed=$(grep -c '^ok    fuzz_' "$log")
+failed=$(grep -c '^FAIL  fuzz_' "$log")
 echo "fuzz: $passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
