@@ -1,5 +1,6 @@
-/* bench_limits - what this machine can do now, with all cores: "read_gbs" and "fma_gflops", each the
- * median of SAMPLES short samples. For the rows of bench/run that are judged against the machine. */
+/* bench_limits - what this machine can do now, with all cores: "read_gbs" and "fma_gflops", each
+ * the median of SAMPLES short samples. For the rows of bench/run that are judged against the
+ * machine. */
 #include "limits.h"
 
 #include <stdio.h>

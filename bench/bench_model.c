@@ -153,15 +153,6 @@ static void bench_decode(struct bench *b, int n)
 
 /* ---- prefill ---- */
 
-static double flops_limit(const struct bench *b)
-{
-    if (strcmp(b->kern->name, "bf16") == 0)
-        return limit_flops(b->pool, limit_bf16_item, 64);
-    if (strcmp(b->kern->name, "avx512") == 0)
-        return limit_flops(b->pool, limit_fma512_item, 32);
-    return limit_flops(b->pool, limit_fma256_item, 16);
-}
-
 /* Multiply-adds of the weights and of causal attention, two operations each; the head for one row.
  */
 static double prefill_flops(const struct bench *b)
@@ -188,7 +179,7 @@ static void bench_prefill(struct bench *b)
         struct kv_seq *seq = kv_seq_new(b->kv, &e);
         struct forward_span span = {seq, prompt, PREFILL, NULL};
         struct logits_row row = {.target = -1};
-        double limit = flops_limit(b);
+        double limit = flops_limit(b->kern->name, b->pool);
         int64_t t0 = clock_mono_ns();
 
         run(b, &span, 1, &last, 1, &row);

@@ -164,15 +164,6 @@ static void stop(struct bench *b)
 
 /* ---- running ---- */
 
-static double flops_limit(const struct bench *b)
-{
-    if (strcmp(b->kern->name, "bf16") == 0)
-        return limit_flops(b->pool, limit_bf16_item, 64);
-    if (strcmp(b->kern->name, "avx512") == 0)
-        return limit_flops(b->pool, limit_fma512_item, 32);
-    return limit_flops(b->pool, limit_fma256_item, 16);
-}
-
 /* Operations of the forward half. */
 static double forward_flops(const struct bench *b)
 {
@@ -224,7 +215,7 @@ static void run(struct bench *b)
 
     for (int i = -1; i < b->samples; i++) {
         struct err e = {0};
-        double limit = flops_limit(b), f, g;
+        double limit = flops_limit(b->kern->name, b->pool), f, g;
 
         if (pass_begin(b->pass, &job, &e) < 0)
             die(&e);

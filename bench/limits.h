@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/pool.h"
@@ -103,5 +104,14 @@ static inline double limit_flops(struct pool *p, pool_fn *item, double per_instr
     pool_run(p, item, NULL, LIMIT_FLOPS_ITEMS);
     return 12.0 * per_instruction * LIMIT_FLOPS_ROUNDS * LIMIT_FLOPS_ITEMS /
            (double)(clock_mono_ns() - t0) * 1e9;
+}
+/* Multiply-adds a second, twice, that the instructions of this table of kernels can do at most. */
+static inline double flops_limit(const char *kernels, struct pool *pool)
+{
+    if (strcmp(kernels, "bf16") == 0)
+        return limit_flops(pool, limit_bf16_item, 64);
+    if (strcmp(kernels, "avx512") == 0)
+        return limit_flops(pool, limit_fma512_item, 32);
+    return limit_flops(pool, limit_fma256_item, 16);
 }
 #endif

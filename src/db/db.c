@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/str.h"
 #include "db/migrations.h"
 
 enum { BUSY_MS = 5000 };
@@ -262,6 +263,21 @@ const char *db_text(const struct db_stmt *q, int column)
 bool db_is_null(const struct db_stmt *q, int column)
 {
     return sqlite3_column_type(q->stmt, column) == SQLITE_NULL;
+}
+
+void db_copy_text(const struct db_stmt *q, int column, char *to, size_t size)
+{
+    const char *text = db_text(q, column);
+
+    str_copy(to, size, text ? text : "");
+}
+
+bool db_dup_text(const struct db_stmt *q, int column, char **out)
+{
+    const char *text = db_text(q, column);
+
+    *out = text ? strdup(text) : NULL;
+    return !text || *out;
 }
 
 void db_finish(struct db_stmt *q)

@@ -57,6 +57,10 @@ int64_t db_int(const struct db_stmt *q, int column);
 const char *db_text(const struct db_stmt *q,
                     int column); /* borrowed until the next step; NULL: null */
 bool db_is_null(const struct db_stmt *q, int column);
+/* A text column into a fixed field (str_copy), null as "". */
+void db_copy_text(const struct db_stmt *q, int column, char *to, size_t size);
+/* The same as an owned string, null as NULL. False: out of memory. */
+bool db_dup_text(const struct db_stmt *q, int column, char **out);
 void db_finish(struct db_stmt *q); /* a zeroed statement is allowed */
 
 /* A whole statement in one call. `types` has a letter for each parameter: i int64_t, t const char *

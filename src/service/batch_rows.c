@@ -56,21 +56,6 @@ void batch_rows_release(struct batch_row *rows, int n)
 
 /* ---- reading; the lock is held ---- */
 
-static bool copy_text(const struct db_stmt *q, int column, char **out)
-{
-    const char *text = db_text(q, column);
-
-    *out = text ? strdup(text) : NULL;
-    return !text || *out;
-}
-
-static void copy_fixed(const struct db_stmt *q, int column, char *to, size_t size)
-{
-    const char *text = db_text(q, column);
-
-    str_copy(to, size, text ? text : "");
-}
-
 static int read_row(const struct db_stmt *q, struct batch_row *row, struct err *e)
 {
     *row = (struct batch_row){.seq = db_int(q, 0),
@@ -87,16 +72,16 @@ static int read_row(const struct db_stmt *q, struct batch_row *row, struct err *
                               .next_line = db_int(q, 20),
                               .output_bytes = db_int(q, 21),
                               .error_bytes = db_int(q, 22)};
-    copy_fixed(q, 1, row->id, sizeof row->id);
-    copy_fixed(q, 3, row->endpoint, sizeof row->endpoint);
-    copy_fixed(q, 4, row->input_file_id, sizeof row->input_file_id);
-    copy_fixed(q, 12, row->boot, sizeof row->boot);
-    copy_fixed(q, 14, row->output_file_id, sizeof row->output_file_id);
-    copy_fixed(q, 15, row->error_file_id, sizeof row->error_file_id);
+    db_copy_text(q, 1, row->id, sizeof row->id);
+    db_copy_text(q, 3, row->endpoint, sizeof row->endpoint);
+    db_copy_text(q, 4, row->input_file_id, sizeof row->input_file_id);
+    db_copy_text(q, 12, row->boot, sizeof row->boot);
+    db_copy_text(q, 14, row->output_file_id, sizeof row->output_file_id);
+    db_copy_text(q, 15, row->error_file_id, sizeof row->error_file_id);
     for (int i = 0; i < BATCH_TIMES; i++)
         row->at[i] = db_int(q, FIRST_TIME + i);
-    if (copy_text(q, 6, &row->metadata) && copy_text(q, 9, &row->model) &&
-        copy_text(q, 13, &row->errors))
+    if (db_dup_text(q, 6, &row->metadata) && db_dup_text(q, 9, &row->model) &&
+        db_dup_text(q, 13, &row->errors))
         return 0;
     batch_row_release(row);
     return err_nomem(e);
@@ -331,29 +316,12 @@ int batch_rows_update(struct db *d, const struct batch_row *row, enum batch_stat
 
 int batch_rows_record(struct db *d, const struct batch_row *row, struct err *e)
 {
-    struct db_stmt q = {0};
-    int rc;
-
-    if (db_begin(d, e) < 0)
-        return -1;
-    rc = db_prepare(&q, d,
-                    "UPDATE batches SET completed = ?, failed = ?, next_offset = ?, next_line = ?, "
-                    "output_bytes = ?, error_bytes = ?, load_counter = ?, boot = ? WHERE seq = ?",
-                    e);
-    if (rc == 0) {
-        db_bind_int(&q, row->completed);
-        db_bind_int(&q, row->failed);
-        db_bind_int(&q, row->next_offset);
-        db_bind_int(&q, row->next_line);
-        db_bind_int(&q, row->output_bytes);
-        db_bind_int(&q, row->error_bytes);
-        db_bind_int(&q, (int64_t)row->load_counter);
-        db_bind_text(&q, row->boot);
-        db_bind_int(&q, row->seq);
-        rc = db_step(&q, e);
-    }
-    db_finish(&q);
-    return settle(d, rc, e);
+    return db_run(d, e,
+                  "UPDATE batches SET completed = ?, failed = ?, next_offset = ?, next_line = ?, "
+                  "output_bytes = ?, error_bytes = ?, load_counter = ?, boot = ? WHERE seq = ?",
+                  "iiiiiiiti", row->completed, row->failed, row->next_offset, row->next_line,
+                  row->output_bytes, row->error_bytes, (int64_t)row->load_counter, row->boot,
+                  row->seq);
 }
 
 /* ---- bad lines ---- */
@@ -425,21 +393,10 @@ int batch_rows_find_bad(struct db *d, int64_t seq, int64_t line, struct buf *out
 
 int batch_rows_forget(struct db *d, int64_t oldest, struct err *e)
 {
-    struct db_stmt q = {0};
-    int rc;
-
-    if (db_begin(d, e) < 0)
-        return -1;
-    rc = db_prepare(&q, d,
-                    "DELETE FROM batches WHERE "
-                    "coalesce(completed_s, failed_s, expired_s, cancelled_s) < ?",
-                    e);
-    if (rc == 0) {
-        db_bind_int(&q, oldest);
-        rc = db_step(&q, e);
-    }
-    db_finish(&q);
-    return settle(d, rc, e);
+    return db_run(d, e,
+                  "DELETE FROM batches WHERE "
+                  "coalesce(completed_s, failed_s, expired_s, cancelled_s) < ?",
+                  "i", oldest);
 }
 
 /* ---- the end ---- */

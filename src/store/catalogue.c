@@ -48,14 +48,6 @@ void model_row_release(struct model_row *row)
 
 /* ---- reading ---- */
 
-static bool copy_text(const struct db_stmt *q, int column, char **out)
-{
-    const char *text = db_text(q, column);
-
-    *out = text ? strdup(text) : NULL;
-    return !text || *out;
-}
-
 static int64_t int_or(const struct db_stmt *q, int column, int64_t null)
 {
     return db_is_null(q, column) ? null : db_int(q, column);
@@ -66,11 +58,11 @@ static int read_row(const struct db_stmt *q, struct model_row *out, struct err *
     bool ok;
 
     *out = (struct model_row){.id = db_int(q, 0)};
-    ok = copy_text(q, 1, &out->name) && copy_text(q, 2, &out->source) &&
-         copy_text(q, 3, &out->repo_id) && copy_text(q, 4, &out->local_path) &&
-         copy_text(q, 5, &out->params) && copy_text(q, 6, &out->architecture) &&
-         copy_text(q, 7, &out->quantization) && copy_text(q, 8, &out->revision) &&
-         copy_text(q, 9, &out->error_message);
+    ok = db_dup_text(q, 1, &out->name) && db_dup_text(q, 2, &out->source) &&
+         db_dup_text(q, 3, &out->repo_id) && db_dup_text(q, 4, &out->local_path) &&
+         db_dup_text(q, 5, &out->params) && db_dup_text(q, 6, &out->architecture) &&
+         db_dup_text(q, 7, &out->quantization) && db_dup_text(q, 8, &out->revision) &&
+         db_dup_text(q, 9, &out->error_message);
     out->disk_size_mb = int_or(q, 10, -1);
     out->estimated_memory_mb = int_or(q, 11, -1);
     out->download_progress = db_int(q, 12);

@@ -37,11 +37,6 @@ int w_artifact_update(struct weaver *w, const struct w_artifact *a, struct err *
     return rc;
 }
 
-static void copy_text(char *to, size_t size, const char *from)
-{
-    str_copy(to, size, from ? from : "");
-}
-
 static void read_row(const struct db_stmt *q, struct w_artifact *a)
 {
     *a = (struct w_artifact){.size_bytes = db_int(q, 8),
@@ -50,15 +45,15 @@ static void read_row(const struct db_stmt *q, struct w_artifact *a)
                              .expires_ms = db_int(q, 12),
                              .created_ms = db_int(q, 13),
                              .updated_ms = db_int(q, 14)};
-    copy_text(a->id, sizeof a->id, db_text(q, 0));
-    copy_text(a->checkpoint_id, sizeof a->checkpoint_id, db_text(q, 1));
-    copy_text(a->model_id, sizeof a->model_id, db_text(q, 2));
-    copy_text(a->uri, sizeof a->uri, db_text(q, 3));
-    copy_text(a->kind, sizeof a->kind, db_text(q, 4));
-    copy_text(a->status, sizeof a->status, db_text(q, 5));
-    copy_text(a->owner, sizeof a->owner, db_text(q, 6));
-    copy_text(a->operation_id, sizeof a->operation_id, db_text(q, 7));
-    copy_text(a->error, sizeof a->error, db_text(q, 10));
+    db_copy_text(q, 0, a->id, sizeof a->id);
+    db_copy_text(q, 1, a->checkpoint_id, sizeof a->checkpoint_id);
+    db_copy_text(q, 2, a->model_id, sizeof a->model_id);
+    db_copy_text(q, 3, a->uri, sizeof a->uri);
+    db_copy_text(q, 4, a->kind, sizeof a->kind);
+    db_copy_text(q, 5, a->status, sizeof a->status);
+    db_copy_text(q, 6, a->owner, sizeof a->owner);
+    db_copy_text(q, 7, a->operation_id, sizeof a->operation_id);
+    db_copy_text(q, 10, a->error, sizeof a->error);
 }
 
 /* `where` may use ?1, ?2 (now) and ?3. */

@@ -29,11 +29,6 @@ static const char columns[] =
     "id, model_id, operation_id, slug, name, type, status, owner, base_model, row_id, mode, rank,"
     " train_attn, train_mlp, train_unembed, step, has_optimizer, ttl_s, expires_ms, created_ms";
 
-static void copy_text(char *to, size_t size, const char *from)
-{
-    str_copy(to, size, from ? from : "");
-}
-
 static void read_row(const struct db_stmt *q, struct w_ckpt *c)
 {
     int type = ckpt_type_by_name(db_text(q, 5));
@@ -51,14 +46,14 @@ static void read_row(const struct db_stmt *q, struct w_ckpt *c)
                          .ttl_s = db_int(q, 17),
                          .expires_ms = db_int(q, 18),
                          .created_ms = db_int(q, 19)};
-    copy_text(c->id, sizeof c->id, db_text(q, 0));
-    copy_text(c->model_id, sizeof c->model_id, db_text(q, 1));
-    copy_text(c->operation_id, sizeof c->operation_id, db_text(q, 2));
-    copy_text(c->slug, sizeof c->slug, db_text(q, 3));
-    copy_text(c->name, sizeof c->name, db_text(q, 4));
-    copy_text(c->status, sizeof c->status, db_text(q, 6));
-    copy_text(c->owner, sizeof c->owner, db_text(q, 7));
-    copy_text(c->base_model, sizeof c->base_model, db_text(q, 8));
+    db_copy_text(q, 0, c->id, sizeof c->id);
+    db_copy_text(q, 1, c->model_id, sizeof c->model_id);
+    db_copy_text(q, 2, c->operation_id, sizeof c->operation_id);
+    db_copy_text(q, 3, c->slug, sizeof c->slug);
+    db_copy_text(q, 4, c->name, sizeof c->name);
+    db_copy_text(q, 6, c->status, sizeof c->status);
+    db_copy_text(q, 7, c->owner, sizeof c->owner);
+    db_copy_text(q, 8, c->base_model, sizeof c->base_model);
 }
 
 /* `where` is a literal that may use ?1 and ?2 (texts) and ?3 (now). */

@@ -244,8 +244,8 @@ static struct w_sampler *read_row(struct weaver *w, const char *id, struct refus
         str_copy(s->session_id, sizeof s->session_id, db_text(&q, 0));
         str_copy(s->owner, sizeof s->owner, db_text(&q, 1));
         str_copy(s->base_model, sizeof s->base_model, db_text(&q, 2));
-        str_copy(s->model_path, sizeof s->model_path, db_is_null(&q, 3) ? "" : db_text(&q, 3));
-        str_copy(s->asked_model, sizeof s->asked_model, db_is_null(&q, 4) ? "" : db_text(&q, 4));
+        db_copy_text(&q, 3, s->model_path, sizeof s->model_path);
+        db_copy_text(&q, 4, s->asked_model, sizeof s->asked_model);
         s->created_ms = db_int(&q, 5);
     }
     db_query_end(&q, w->db);

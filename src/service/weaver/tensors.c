@@ -256,19 +256,32 @@ static bool float_at(const struct source *s, size_t i, float *out)
     return isfinite(*out);
 }
 
+/* Opens v and takes memory for its entries of `size` bytes; *n is its length, -1 for a scalar, and
+ * *count the entries. NULL with *r. */
+static void *take(struct source *s, const json_t *v, struct w_pack *p, struct arena *a, size_t size,
+                  int64_t *n, size_t *count, struct refusal *r)
+{
+    void *out;
+
+    if (open_source(s, v, p, r) < 0)
+        return NULL;
+    *n = s->n;
+    *count = s->n < 0 ? 1 : (size_t)s->n;
+    out = arena_alloc(a, *count * size + 1);
+    if (!out)
+        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory for %s.", s->what);
+    return out;
+}
+
 int w_tensor_ints(const json_t *v, struct w_pack *p, struct arena *a, const char *what,
                   int64_t **out, int64_t *n, struct refusal *r)
 {
     struct source s = {.what = what};
     size_t count;
 
-    if (open_source(&s, v, p, r) < 0)
-        return -1;
-    count = s.n < 0 ? 1 : (size_t)s.n;
-    *n = s.n;
-    *out = arena_alloc(a, count * sizeof **out + 1);
+    *out = take(&s, v, p, a, sizeof **out, n, &count, r);
     if (!*out)
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory for %s.", what);
+        return -1;
     for (size_t i = 0; i < count; i++)
         if (!int_at(&s, i, &(*out)[i]))
             return bad(r, what, "it must hold whole numbers");
@@ -281,13 +294,9 @@ int w_tensor_floats(const json_t *v, struct w_pack *p, struct arena *a, const ch
     struct source s = {.what = what};
     size_t count;
 
-    if (open_source(&s, v, p, r) < 0)
-        return -1;
-    count = s.n < 0 ? 1 : (size_t)s.n;
-    *n = s.n;
-    *out = arena_alloc(a, count * sizeof **out + 1);
+    *out = take(&s, v, p, a, sizeof **out, n, &count, r);
     if (!*out)
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory for %s.", what);
+        return -1;
     for (size_t i = 0; i < count; i++)
         if (!float_at(&s, i, &(*out)[i]))
             return bad(r, what, "it must hold finite numbers");
