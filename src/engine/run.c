@@ -55,15 +55,23 @@ static struct shared_pass *pass_get(struct engine *en, const struct model_config
     return p;
 }
 
-static void pass_put(struct engine *en, struct shared_pass *p)
+/* The pass when nobody uses it any more: for pass_drop, on a thread that may take its time. */
+static struct shared_pass *pass_put(struct engine *en, struct shared_pass *p)
 {
     struct shared_pass **at = &en->passes;
 
-    if (!p || --p->users > 0)
-        return;
+    if (--p->users > 0)
+        return NULL;
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
+    return p;
+}
+
+static void pass_drop(struct shared_pass *p)
+{
+    if (!p)
+        return;
     pass_free(p->pass);
     free(p);
 }
@@ -125,7 +133,6 @@ static void join_here(struct engine *en, void *arg)
     trainer_set_pass(r->trainer, r->shared->pass);
     r->next = en->runs;
     en->runs = r;
-    r->linked = true;
     m->ok = true;
 }
 
@@ -175,8 +182,7 @@ static void close_here(struct engine *en, void *arg)
         *at = r->next;
     if (en->train_last == r)
         en->train_last = NULL;
-    trainer_free(r->trainer);
-    pass_put(en, r->shared);
+    r->shared = pass_put(en, r->shared);
 }
 
 void run_close(struct run *r)
@@ -184,6 +190,8 @@ void run_close(struct run *r)
     if (!r)
         return;
     engine_call(r->engine, close_here, r);
+    trainer_free(r->trainer); /* here: giving gigabytes back would hold requests up */
+    pass_drop(r->shared);
     image_unref(r->other);
     image_unref(r->image);
     free(r);

@@ -31,7 +31,6 @@ struct run {
     struct run_op *queue;  /* oldest first */
     struct run_op *op;     /* under way */
     struct image *filling; /* RUN_STEP of full fine-tuning: what it writes */
-    bool linked;
 };
 
 /* ---- train_turn.c; engine thread ---- */

@@ -61,14 +61,18 @@ int adapter_find_module(const struct model_config *c, const char *module)
 {
     char name[ADAPTER_MODULE_MAX + sizeof weight], *end;
     const struct tensor_rule *r;
+    const char *at;
     long layer;
 
     if (strcmp(module, head) == 0)
         return c->n_layers * PROJECTIONS;
     if (strncmp(module, layers, sizeof layers - 1) != 0)
         return -1;
-    layer = strtol(module + sizeof layers - 1, &end, 10);
-    if (end == module + sizeof layers - 1 || *end != '.' || layer < 0 || layer >= c->n_layers)
+    at = module + sizeof layers - 1;
+    if (*at < '0' || *at > '9' || (*at == '0' && at[1] != '.'))
+        return -1; /* a number has one spelling, so a slot has one name */
+    layer = strtol(at, &end, 10);
+    if (*end != '.' || layer < 0 || layer >= c->n_layers)
         return -1;
     snprintf(name, sizeof name, "%s%s", end + 1, weight);
     r = find_rule(c, (int)layer, name, 0);

@@ -52,8 +52,11 @@ int batch_open_input(struct batches *b, const struct batch_row *row, bool check_
     int fd;
 
     if (batch_files_find(b->files, row->input_file_id, "", &file, &r) < 0) {
+        bool gone = r.code == REFUSAL_V1_FILE_NOT_FOUND;
+
         refusal_clear(&r);
-        return err_set(e, ERR_NOT_FOUND, "the input file is gone");
+        return gone ? err_set(e, ERR_NOT_FOUND, "the input file is gone")
+                    : err_set(e, ERR_IO, "the input file could not be looked up");
     }
     fd = batch_files_read(b->files, &file, e);
     if (fd >= 0 && check_hash && check_sha256(fd, &file, e) < 0) {

@@ -329,8 +329,10 @@ int batches_list(struct service *s, const char *after, int limit, json_t **data,
     int n;
 
     if (after && find(s->batches, after, &from, r) < 0)
-        return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "after",
-                            "after must be the id of a batch.");
+        return r->code != REFUSAL_V1_BATCH_NOT_FOUND
+                   ? -1
+                   : refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "after",
+                                  "after must be the id of a batch.");
     if (batch_rows_page(s->db, from.seq, limit + 1, &rows, &n, &e) < 0) {
         batch_row_release(&from);
         return refuse_internal(r, &e);

@@ -292,7 +292,8 @@ bool batch_validate(struct batches *b, struct batch_row *row)
         v.waits = "weights_torn";
     else
         rc = run(&v, &e);
-    batch_set_waits(b, row->id, v.waits);
+    if (row->status < BATCH_COMPLETED) /* one that has ended is not to be noted again */
+        batch_set_waits(b, row->id, v.waits);
     if (rc < 0 && e.msg[0])
         log_ev(LOG_ERROR, "batch_validation", "batch=%s cause=\"%s\"", row->id, e.msg);
     while (v.n_bad > 0)

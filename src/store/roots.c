@@ -27,25 +27,6 @@ struct roots {
     int lock_fd; /* -1: opened without the lock */
 };
 
-static int mkdirs(const char *path, struct err *e)
-{
-    char part[PATH_MAX];
-    size_t n = strlen(path);
-
-    if (n >= sizeof part)
-        return err_set(e, ERR_ARG, "the path of the checkpoint root is too long");
-    memcpy(part, path, n + 1);
-    for (size_t i = 1; i <= n; i++) {
-        if (part[i] != '/' && part[i] != 0)
-            continue;
-        part[i] = 0;
-        if (mkdir(part, 0750) < 0 && errno != EEXIST)
-            return err_io(e, "create checkpoint root %s", path);
-        part[i] = path[i];
-    }
-    return 0;
-}
-
 /* True when b is a itself or lies below it; both are real paths. */
 static bool contains(const char *a, const char *b)
 {
@@ -150,8 +131,10 @@ static struct roots *open_roots(const char *primary, const char *read_list, bool
         return NULL;
     }
     r->primary_fd = r->lock_fd = -1;
-    if (primary[0] == '/' && lock && mkdirs(primary, e) < 0)
+    if (primary[0] == '/' && lock && fs_make_dirs(primary, 0750, e) < 0) {
+        err_wrap(e, "checkpoint root");
         goto fail;
+    }
     if (add_root(r, primary, strlen(primary), warnings, e) < 0)
         goto fail;
     r->primary_fd = fs_open_dir(r->root[ROOTS_PRIMARY].real, e);
