@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from conftest import MODELS
-from weaver_http import ENV, Run, Weaver, error, tokens
+from weaver_http import ENV, Run, Weaver, error, tokens, trace
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,11 @@ def test_a_deleted_session_is_gone(w):
     assert w.call("DELETE", s.path).status == 204
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/samples"), ("POST", "/logprobs")):
         error(w.call(method, s.path + path, s.body() if method == "POST" else None), 404, "sampling_session_not_found")
+
+
+def test_a_repeated_deletion_gets_its_first_answer(w):
+    s, mark = Sampler(w, base_model="tiny-llama"), trace()
+    assert [w.call("DELETE", s.path, trace=mark).status for _ in range(2)] == [204, 204]
 
 
 # ---- the same numbers as the trainer ----

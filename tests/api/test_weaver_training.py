@@ -426,7 +426,8 @@ def test_a_terminated_model_refuses_work_and_says_so(w):
                        ("/checkpoints", {"type": "weight"}), ("/export-sampler", {}), ("/load", {"path": "x"})):
         error(w.call("POST", run.path + path, body), 409, "model_terminated")
     error(w.call("POST", f"/models/{uuid.uuid4()}/terminate"), 404, "model_not_found")
-    error(w.call("POST", Run(w).path + "/terminate", {"instance_types": ["gpu"]}), 400, "invalid_request")
+    for bad in (["gpu"], [1], [None], "trainer"):
+        error(w.call("POST", Run(w).path + "/terminate", {"instance_types": bad}), 400, "invalid_request")
 
 
 def test_termination_ends_what_is_queued(w):

@@ -239,8 +239,6 @@ static void answer(struct api_call *call, const struct asked *a, struct buf *tex
         memcpy(ended, c.ended, UUID_TEXT);
     if (c.file >= 0)
         send_file(call, &c);
-    else if (!text->len && !text->failed)
-        http_resp_status(call->resp, *status);
     json_decref(query);
     buf_release(&origin);
 }
@@ -289,6 +287,8 @@ void weaver_face(struct api_call *call)
         answer(call, &a, &text, &status, NULL);
     if (text.len || text.failed)
         send(call, status, &text);
+    else
+        http_resp_status(call->resp, status);
     buf_release(&text);
 }
 

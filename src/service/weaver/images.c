@@ -94,6 +94,16 @@ static struct image *find(struct image_cache *c, const char *key)
     return im;
 }
 
+/* The lock is held. */
+static bool has(const struct image_cache *c, const char *key)
+{
+    const struct entry *x = c->entries;
+
+    while (x && strcmp(x->key, key) != 0)
+        x = x->next;
+    return x != NULL;
+}
+
 /* Consumes nothing: the cache takes a reference of its own. */
 static int keep(struct image_cache *c, const char *key, struct image *im, struct err *e)
 {
@@ -105,9 +115,16 @@ static int keep(struct image_cache *c, const char *key, struct image *im, struct
     x->image = image_ref(im);
     x->used_ns = clock_mono_ns();
     pthread_mutex_lock(&c->lock);
-    x->next = c->entries;
-    c->entries = x;
+    if (!has(c, key)) { /* two may have asked for it at once */
+        x->next = c->entries;
+        c->entries = x;
+        x = NULL;
+    }
     pthread_mutex_unlock(&c->lock);
+    if (x) {
+        image_unref(x->image);
+        free(x);
+    }
     return 0;
 }
 

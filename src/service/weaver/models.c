@@ -438,13 +438,14 @@ static bool names(const json_t *list, const char *what)
 int weaver_model_terminate(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     const json_t *list = json_object_get(c->body, "instance_types");
-    bool trainer = names(list, "trainer");
+    bool trainer;
     struct state s = {0};
     struct w_run *run;
     struct err e = {0};
 
     if (check_instances(list, r) < 0 || with_row(w, c->key, take_state, &s, r) < 0)
         return -1;
+    trainer = names(list, "trainer");
     if (trainer) {
         int64_t now = clock_wall_ms();
 

@@ -295,35 +295,31 @@ static struct w_op *find_open(struct weaver *w, const char *id)
     return op;
 }
 
-static const char op_columns[] =
-    "id, status, type, model_id, metadata, response, error, created_ms";
-
-static void write_row(struct buf *b, const struct db_stmt *q, bool whole)
+static void write_row(struct buf *b, const struct db_stmt *q)
 {
     write_envelope(b, &(struct envelope){.id = db_text(q, 0),
                                          .status = db_text(q, 1),
                                          .type = db_text(q, 2),
                                          .model_id = db_text(q, 3),
                                          .metadata = db_text(q, 4),
-                                         .response = whole ? db_text(q, 5) : NULL,
+                                         .response = db_text(q, 5),
                                          .error = db_text(q, 6),
                                          .created_ms = db_int(q, 7)});
 }
 
 int w_op_envelope(struct weaver *w, const char *id, struct buf *out, struct err *e)
 {
-    struct buf sql = {0};
     struct db_stmt q;
-    int rc;
+    int rc = db_query(&q, w->ops, e,
+                      "SELECT id, status, type, model_id, metadata, response, error, created_ms"
+                      " FROM weaver_operations WHERE id = ?",
+                      "t", id);
 
-    buf_printf(&sql, "SELECT %s FROM weaver_operations WHERE id = ?", op_columns);
-    rc = db_query(&q, w->ops, e, buf_str(&sql), "t", id);
     if (rc == 0)
         rc = db_step(&q, e);
     if (rc > 0)
-        write_row(out, &q, true);
+        write_row(out, &q);
     db_query_end(&q, w->ops);
-    buf_release(&sql);
     return rc;
 }
 
@@ -352,33 +348,49 @@ int weaver_operation_get(struct weaver *w, struct weaver_call *c, struct refusal
     return 0;
 }
 
+static int count_rows(struct weaver *w, const char *model, const char *status, int64_t *total,
+                      struct err *e)
+{
+    struct db_stmt q;
+    int rc = db_query(&q, w->ops, e,
+                      "SELECT count(*) FROM weaver_operations"
+                      " WHERE (?1 IS NULL OR model_id = ?1) AND (?2 IS NULL OR status = ?2)",
+                      "tt", model, status);
+
+    if (rc == 0)
+        rc = db_step(&q, e);
+    *total = rc > 0 ? db_int(&q, 0) : 0;
+    db_query_end(&q, w->ops);
+    return rc < 0 ? -1 : 0;
+}
+
+/* Without the responses: they may be megabytes each. */
 int weaver_operation_list(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     const char *model = w_query(c, "model_id"), *status = w_query(c, "status");
-    int64_t limit, offset, total = 0;
+    int64_t limit, offset, total;
     struct db_stmt q;
     struct err e = {0};
-    struct buf sql = {0};
     int rc;
 
     if (w_page(c, 25, &limit, &offset, r) < 0)
         return -1;
-    buf_printf(&sql,
-               "SELECT %s, count(*) OVER () FROM weaver_operations"
-               " WHERE (?1 IS NULL OR model_id = ?1) AND (?2 IS NULL OR status = ?2)"
-               " ORDER BY rowid DESC LIMIT ?3 OFFSET ?4",
-               op_columns);
-    rc = db_query(&q, w->ops, &e, buf_str(&sql), "ttii", model, status, limit, offset);
+    if (count_rows(w, model, status, &total, &e) < 0)
+        return w_refuse_err(r, &e);
+    rc = db_query(&q, w->ops, &e,
+                  "SELECT id, status, type, model_id, metadata, NULL, error, created_ms"
+                  " FROM weaver_operations"
+                  " WHERE (?1 IS NULL OR model_id = ?1) AND (?2 IS NULL OR status = ?2)"
+                  " ORDER BY rowid DESC LIMIT ?3 OFFSET ?4",
+                  "ttii", model, status, limit, offset);
     buf_add_str(&c->text, "{\"items\":[");
-    while (rc == 0 && (rc = db_step(&q, &e)) > 0) {
-        if (total)
+    for (int n = 0; rc == 0 && (rc = db_step(&q, &e)) > 0; n++) {
+        if (n)
             buf_add_char(&c->text, ',');
-        write_row(&c->text, &q, false);
-        total = db_int(&q, 8);
+        write_row(&c->text, &q);
         rc = 0;
     }
     db_query_end(&q, w->ops);
-    buf_release(&sql);
     buf_printf(&c->text, "],\"pagination\":{\"total_count\":%lld,\"limit\":%lld,\"offset\":%lld}}",
                (long long)total, (long long)limit, (long long)offset);
     if (rc < 0)

@@ -149,15 +149,22 @@ static void admit(struct w_run *run, int64_t now_ns)
     pump(run);
 }
 
-static void enter(struct weaver *w, struct train_op *t)
+/* False: the run is being closed, and takes no more. */
+static bool enter(struct weaver *w, struct train_op *t)
 {
     int64_t now = clock_mono_ns();
+    bool closing;
 
     pthread_mutex_lock(&w->lock);
-    t->due_ns = now + predecessor_ns;
-    append(&t->run->waiting, t);
-    admit(t->run, now);
+    closing = t->run->closing;
+    t->run->request_ms = t->op.created_ms;
+    if (!closing) {
+        t->due_ns = now + predecessor_ns;
+        append(&t->run->waiting, t);
+        admit(t->run, now);
+    }
     pthread_mutex_unlock(&w->lock);
+    return !closing;
 }
 
 void w_run_skip(struct weaver *w, struct w_run *run, int64_t number)
@@ -219,23 +226,15 @@ static int refuse_terminated(const struct w_run *run, struct refusal *r)
 
 int w_run_submit(struct weaver *w, struct train_op *t, struct weaver_call *c, struct refusal *r)
 {
-    bool closing;
-
     t->op.ended = ended;
     if (w_op_begin(w, &t->op, r) < 0) {
         train_op_unref(t);
         return -1;
     }
-    pthread_mutex_lock(&w->lock);
-    closing = t->run->closing;
-    t->run->request_ms = t->op.created_ms;
-    pthread_mutex_unlock(&w->lock);
     w_op_ref(&t->op); /* the queue's, given back by the end of the operation */
-    if (closing) {
+    if (!enter(w, t)) {
         refuse_terminated(t->run, r);
         w_train_refused(w, t, r);
-    } else {
-        enter(w, t);
     }
     w_op_submitted(w, &t->op, c);
     return 0;
@@ -314,6 +313,22 @@ void w_run_unref(struct w_run *run)
     free(run);
 }
 
+/* False: another request has brought the same model back meanwhile. */
+static bool insert(struct weaver *w, struct w_run *run)
+{
+    bool alone;
+
+    pthread_mutex_lock(&w->lock);
+    alone = !find(w, run->id);
+    if (alone) {
+        run->next = w->runs;
+        w->runs = run;
+        atomic_fetch_add(&run->refs, 1);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return alone;
+}
+
 int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct refusal *r)
 {
     struct run_settings s = {.mode = run->shape.full ? TRAIN_FULL : TRAIN_LORA,
@@ -334,12 +349,11 @@ int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct 
     run->run = run_new(w->s->engine, base, &s, &e);
     if (!run->run)
         return w_refuse_err(r, &e);
-    pthread_mutex_lock(&w->lock);
-    run->next = w->runs;
-    w->runs = run;
-    atomic_fetch_add(&run->refs, 1);
-    pthread_mutex_unlock(&w->lock);
-    return 0;
+    if (insert(w, run))
+        return 0;
+    run_close(run->run);
+    run->run = NULL;
+    return refuse(r, REFUSAL_W_BUSY, "The model is being brought back already: try again.");
 }
 
 /* Everything that has not reached the engine, off the lists. */

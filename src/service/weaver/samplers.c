@@ -41,16 +41,6 @@ static struct w_sampler *new_sampler(struct refusal *r)
     return s;
 }
 
-static void keep(struct weaver *w, struct w_sampler *s)
-{
-    pthread_mutex_lock(&w->lock);
-    atomic_fetch_add(&s->refs, 1);
-    s->used_ns = clock_mono_ns();
-    s->next = w->samplers;
-    w->samplers = s;
-    pthread_mutex_unlock(&w->lock);
-}
-
 static struct w_sampler **find(struct weaver *w, const char *id)
 {
     struct w_sampler **at = &w->samplers;
@@ -58,6 +48,18 @@ static struct w_sampler **find(struct weaver *w, const char *id)
     while (*at && strcmp((*at)->id, id) != 0)
         at = &(*at)->next;
     return at;
+}
+
+static void keep(struct weaver *w, struct w_sampler *s)
+{
+    pthread_mutex_lock(&w->lock);
+    s->used_ns = clock_mono_ns();
+    if (!*find(w, s->id)) { /* two may have brought it back at once */
+        atomic_fetch_add(&s->refs, 1);
+        s->next = w->samplers;
+        w->samplers = s;
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
 static struct w_sampler *peek(struct weaver *w, const char *id)

@@ -226,6 +226,10 @@ void w_samples_pump(struct weaver *w)
 
 static void refuse_outcome(const struct sample_op *x, struct refusal *r)
 {
+    if (x->failed) {
+        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is not enough memory for this answer.");
+        return;
+    }
     switch (x->outcome) {
     case GEN_NO_MEMORY:
         refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is not enough cache memory for this request.");
@@ -234,6 +238,7 @@ static void refuse_outcome(const struct sample_op *x, struct refusal *r)
         refuse(r, REFUSAL_W_TRAINING_FAILED,
                "The weights give logits that are not finite: nothing can be sampled from them.");
         break;
+    case GEN_CANCELLED:
     case GEN_STOPPED:
         refuse(r, REFUSAL_W_SERVER_RESTARTED, "The server is being stopped.");
         break;

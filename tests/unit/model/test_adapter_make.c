@@ -361,6 +361,22 @@ static void a_head_tied_to_the_embedding_by_its_settings_is_refused(void **state
     fixture_free(&fx);
 }
 
+static void a_layer_number_has_one_spelling(void **state)
+{
+    struct fixture fx;
+    const char *others[] = {"00", "+0", " 0", "0x0", ""};
+    char module[128];
+
+    (void)state;
+    fixture_load(&fx, MODELS "tiny-llama");
+    assert_int_equal(adapter_find_module(&fx.config, "model.layers.0.self_attn.q_proj"), PROJ_Q);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        snprintf(module, sizeof module, "model.layers.%s.self_attn.q_proj", others[i]);
+        assert_int_equal(adapter_find_module(&fx.config, module), -1);
+    }
+    fixture_free(&fx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +390,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(patterns_keep_what_differs, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(a_head_tied_to_the_embedding_by_its_settings_is_refused,
                                         scratch_make, scratch_drop),
+        cmocka_unit_test(a_layer_number_has_one_spelling),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
