@@ -245,12 +245,11 @@ const struct trainer *run_trainer(const struct run *r)
     return r->trainer;
 }
 
-size_t run_bytes(const struct run *r)
+size_t run_bytes(const struct run_settings *s, const struct image *base)
 {
-    struct trainer_config c = {.mode = r->settings.mode,
-                               .lora = r->settings.lora,
-                               .master_forward = r->settings.master_forward};
-    size_t images = r->settings.mode == TRAIN_FULL ? 2 * r->image->weights->bytes : 0;
+    struct trainer_config c = {
+        .mode = s->mode, .lora = s->lora, .master_forward = s->master_forward};
+    size_t other = s->mode == TRAIN_FULL ? base->weights->bytes : 0;
 
-    return images + trainer_bytes(&c, r->image->model);
+    return other + trainer_bytes(&c, base->model);
 }

@@ -84,5 +84,6 @@ void run_submit(struct run *r, struct run_op *op); /* any thread */
 void run_peek(struct run *r, struct run_view *out);
 /* For reading a checkpoint's optimizer state before RUN_LOAD. */
 const struct trainer *run_trainer(const struct run *r);
-size_t run_bytes(const struct run *r);
+/* Memory that run_new takes, activations not counted. */
+size_t run_bytes(const struct run_settings *s, const struct image *base);
 #endif

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "model/model.h"
 #include "tensor/model_dir.h"
+#include "text/chat_template.h"
 
 enum { CONFIG_MAX = 16 << 20 };
 
@@ -33,18 +34,14 @@ static void count_weights(struct dir_facts *f, const struct model_dir *md)
         f->n_parameters += md->all.tensors[i].bytes * 8 / dtype_bits(md->all.tensors[i].dtype);
 }
 
-/* A file that is no chat template at all is found out by the load. */
+/* As a load finds it; a template that cannot be read is none. */
 static bool has_template(int dir_fd)
 {
     struct err e = {0};
-    json_t *config;
-    bool has;
+    struct chat_source *c = chat_source_open(dir_fd, &e);
+    bool has = c && chat_source_has(c, NULL);
 
-    if (faccessat(dir_fd, "chat_template.jinja", R_OK, 0) == 0)
-        return true;
-    config = json_parse_file(dir_fd, "tokenizer_config.json", CONFIG_MAX, &e);
-    has = json_object_get(config, "chat_template") != NULL;
-    json_decref(config);
+    chat_source_unref(c);
     return has;
 }
 

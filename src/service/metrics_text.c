@@ -229,8 +229,10 @@ static void write_refusals(struct page *p, const struct metrics_counts *c)
         if (c->refusals[i] == 0)
             continue;
         snprintf(labels, sizeof labels, "face=\"%s\",code=\"%s\",status=\"%d\"",
-                 refusal_is_openai(code) ? "v1" : "api", refusal_wire_code(code),
-                 refusal_status(code));
+                 refusal_is_weaver(code)   ? "weaver"
+                 : refusal_is_openai(code) ? "v1"
+                                           : "api",
+                 refusal_wire_code(code), refusal_status(code));
         sample(p, "cairn_refusals_total", labels, (double)c->refusals[i]);
     }
 }

@@ -141,3 +141,10 @@ def test_names_with_quotes_do_not_break_the_page(make_server):
     server.load(row["id"])
     assert total(scrape(server), "cairn_model_info", name='a\\"b\\\\c\\nd') == 1
     server.stop()
+
+
+def test_refusals_of_the_training_api_are_counted(own):
+    count = lambda: total(scrape(own), "cairn_refusals_total", face="weaver", code="unauthorized", status="401")
+    before = count()
+    assert own.get("/api/v1/models").status == 401
+    assert count() == before + 1

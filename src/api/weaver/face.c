@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "http/request.h"
 #include "http/response.h"
+#include "service/metrics.h"
 #include "service/refusal.h"
 #include "service/service.h"
 #include "service/tokens.h"
@@ -37,6 +38,7 @@ static int refused(struct api_call *call, const struct refusal *r, struct buf *t
     int status = refusal_status(r->code);
     json_t *o = error_object(r, call->req->request_id);
 
+    metrics_refused(call->api->service->metrics, r->code);
     if (status >= 500)
         log_ev(status == 500 ? LOG_ERROR : LOG_INFO, "weaver.failed",
                "id=%s code=%s message=\"%s\"", call->req->request_id, refusal_wire_code(r->code),

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/image.h"
 #include "model/config.h"
+#include "service/memory.h"
 #include "service/service.h"
 #include "service/weaver/bases.h"
 #include "service/weaver/impl.h"
@@ -313,6 +314,16 @@ void w_run_unref(struct w_run *run)
     free(run);
 }
 
+/* Before memory is taken: the kernel would end the server instead of refusing. */
+static int refuse_room(size_t bytes, struct refusal *r)
+{
+    refusal_clear(r);
+    return refuse(r, REFUSAL_W_OUT_OF_MEMORY,
+                  "Training this model takes %zu MB of memory, and there is not so much: terminate "
+                  "models that are done.",
+                  bytes >> 20);
+}
+
 /* False: another request has brought the same model back meanwhile. */
 static bool insert(struct weaver *w, struct w_run *run)
 {
@@ -346,6 +357,8 @@ int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct 
     run->limits.vocab = config->vocab;
     if (run->limits.max_tokens <= 0 || run->limits.max_tokens > config->max_positions)
         run->limits.max_tokens = config->max_positions;
+    if (memory_refuse(w->s, run_bytes(&s, base), false, r) < 0)
+        return refuse_room(run_bytes(&s, base), r);
     run->run = run_new(w->s->engine, base, &s, &e);
     if (!run->run)
         return w_refuse_err(r, &e);
