@@ -125,6 +125,33 @@ static int check_model(const json_t *model, struct err *e)
     return 0;
 }
 
+static int refuse_reached(const struct tokenizer *t, int32_t id, const char *how, struct err *e)
+{
+    return err_set(e, ERR_FORMAT,
+                   "the special token \"%.*s\" (id %" PRId32
+                   ") is also what %s of plain text; give "
+                   "it an id of its own",
+                   (int)t->vocab.pieces[id].len, vocab_bytes(&t->vocab, id), id, how);
+}
+
+/* A user who writes plain text must never be able to write a special token. */
+static int check_special(const struct tokenizer *t, struct err *e)
+{
+    for (size_t i = 0; i <= t->bpe.mask; i++) {
+        const struct merge *m = &t->bpe.slots[i];
+
+        if (m->left >= 0 && tokenizer_is_special(t, m->id))
+            return refuse_reached(t, m->id, "model.merges make", e);
+    }
+    for (int b = 0; b < 256; b++) {
+        int32_t id = t->vocab.byte_id[b];
+
+        if (id >= 0 && tokenizer_is_special(t, id))
+            return refuse_reached(t, id, "model.vocab makes", e);
+    }
+    return 0;
+}
+
 /* What a byte without a piece becomes; without unk_token it vanishes. */
 static int load_unknown(struct tokenizer *t, const json_t *model, struct err *e)
 {
@@ -152,7 +179,7 @@ static int load_model(struct tokenizer *t, const struct tokenizer_text *text, st
     if (check_model(model, e) < 0 ||
         json_opt_bool(model, "ignore_merges", &t->ignore_merges, e) < 0 ||
         load_pieces(t, text, added, e) < 0 || load_added(t, added, e) < 0 ||
-        vocab_index(&t->vocab, e) < 0)
+        vocab_index(&t->vocab, e) < 0 || check_special(t, e) < 0)
         return -1;
     return load_unknown(t, model, e);
 }

@@ -438,6 +438,20 @@ static void bytes_without_a_piece_become_the_unknown_token_where_there_is_one(vo
         "unk_token");
 }
 
+static void a_special_token_that_plain_text_would_become_is_refused(void **state)
+{
+    (void)state;
+    assert_refused("{" AB_MODEL
+                   ",\"added_tokens\":[{\"id\":2,\"content\":\"<x>\",\"special\":true}]}",
+                   "\"<x>\" (id 2) is also what model.merges make");
+    assert_refused("{" AB_MODEL
+                   ",\"added_tokens\":[{\"id\":2,\"content\":\"ab\",\"special\":true}]}",
+                   "\"ab\" (id 2) is also what model.merges make");
+    assert_refused("{" AB_MODEL
+                   ",\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"special\":true}]}",
+                   "\"b\" (id 1) is also what model.vocab makes");
+}
+
 /* ---- steps of the pre-tokenizer ---- */
 
 #define STEPS(list)                                                                              \
@@ -551,6 +565,7 @@ int main(void)
         cmocka_unit_test(added_tokens_match_leftmost_then_longest),
         cmocka_unit_test(strip_flags_take_white_space_along),
         cmocka_unit_test(bytes_without_a_piece_become_the_unknown_token_where_there_is_one),
+        cmocka_unit_test(a_special_token_that_plain_text_would_become_is_refused),
         cmocka_unit_test(each_step_cuts_what_the_one_before_it_left),
         cmocka_unit_test(several_threads_share_one_tokenizer),
         cmocka_unit_test(special_ids_come_from_the_configuration),
