@@ -338,6 +338,16 @@ int engine_old_images(struct engine *en)
     return en->n_old_images;
 }
 
+struct served *engine_peek(struct engine *en, struct image **image)
+{
+    pthread_mutex_lock(&en->lock);
+    struct served *s = en->served ? served_ref(en->served) : NULL;
+
+    *image = en->resident ? image_ref(en->resident) : NULL;
+    pthread_mutex_unlock(&en->lock);
+    return s;
+}
+
 struct served *engine_peek_served(struct engine *en)
 {
     pthread_mutex_lock(&en->lock);

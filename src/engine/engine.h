@@ -90,6 +90,8 @@ bool engine_wait_images(struct engine *en, int n, int64_t timeout_ms);
  * resident. Never asks the engine thread. */
 struct served *engine_peek_served(struct engine *en);
 struct image *engine_peek_image(struct engine *en);
+/* Both of one moment; two calls could tell a name from before a load and weights from after it. */
+struct served *engine_peek(struct engine *en, struct image **image);
 
 struct engine_stats {
     int running, waiting, /* running: requests that hold a slot, on whatever image */
@@ -198,8 +200,8 @@ struct gen_spec {
                                  scored */
     float prompt_temperature; /* scored prompts: of logits divided by it; 0: as they are */
     bool tell_drawn;          /* GEN_TOKEN tells the distribution drawn from */
-    /* It gives way: admitted when nobody else waits, to half of the slots at most; neither counted as
-     * waiting nor refused by a full queue nor timed while it is held. */
+    /* It gives way: admitted when nobody else waits, to half of the slots at most; neither counted
+     * as waiting nor refused by a full queue nor timed while it is held. */
     bool background;
     uint64_t load_counter;
     /* Weights to run on instead of the resident, and the adapter beside them: counted by the

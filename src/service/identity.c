@@ -258,8 +258,7 @@ int identity_take(struct service *s, const struct identity_match *m, enum load_p
     *out = (struct identity_pin){0};
     if (!m->resident && auto_load(s, m, policy, gone, r) < 0)
         return -1;
-    out->served = engine_peek_served(s->engine);
-    out->image = engine_peek_image(s->engine);
+    out->served = engine_peek(s->engine, &out->image);
     if (out->served && out->image) {
         out->load_counter = out->served->load_counter;
         return 0;

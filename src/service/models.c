@@ -45,8 +45,8 @@ static const char *dtype_word(const struct image *im)
 /* What is known only of a row that is resident. */
 static void add_resident_facts(struct service *s, const struct model_row *row, json_t *o)
 {
-    struct served *served = engine_peek_served(s->engine);
-    struct image *im = engine_peek_image(s->engine);
+    struct image *im;
+    struct served *served = engine_peek(s->engine, &im);
 
     json_object_set_new(o, "served_name", json_null());
     if (served && im && served->row_id == row->id) {

@@ -92,6 +92,7 @@ void service_close(struct service *s)
         return;
     weaver_stop(s->weaver);
     batches_free(s->batches);
+    weaver_settle(s->weaver);
     jobs_free(s->jobs);
     weaver_close(s->weaver);
     if (s->weights && s->board) {

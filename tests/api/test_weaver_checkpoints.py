@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import struct
+import threading
 import time
 import uuid
 from urllib.parse import urlsplit
@@ -337,6 +338,24 @@ def test_checkpoints_outlive_the_process_and_a_load_revives_the_run(make_server,
     prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
     got = w.run(f"/sampling-sessions/{sampler['id']}/logprobs", {"prompt": prompt})
     assert len(got["result"]["prompt_logprobs"]) == 3
+
+
+def test_a_load_does_not_bring_a_run_back_that_is_terminated_at_the_same_time(make_server, tmp_path):
+    server = make_server(ENV, model=None, state=tmp_path)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    runs = [Run(w, lora_config={"rank": 1, "seed": 3}) for _ in range(16)]
+    saved = [r.save()["path"] for r in runs]
+    server.stop()
+    server.start()
+    w.server = server
+    for run, path in zip(runs, saved):
+        loading = threading.Thread(target=w.call, args=("POST", run.path + "/load", {"path": path}))
+        loading.start()
+        w.post(run.path + "/terminate", {})
+        loading.join()
+        assert w.get(run.path)["status"] == "terminated"
+        error(w.call("POST", run.path + "/load", {"path": path}), 409, "model_terminated")
 
 
 def test_an_adapter_is_refused_beside_another_base(make_server, tmp_path):

@@ -320,13 +320,11 @@ static struct image *find_or_load(struct image_cache *c, const char *key, int di
 /* The resident, where it is this row's own files and nobody has written into it. */
 static struct image *resident_of(struct image_cache *c, int64_t row_id)
 {
-    struct served *served = engine_peek_served(c->s->engine);
-    struct image *im = NULL;
+    struct image *im;
+    struct served *served = engine_peek(c->s->engine, &im);
 
-    if (served && served->row_id == row_id && !served->checkpoint && served->commits == 0 &&
-        !*served->manifest_sha256)
-        im = engine_peek_image(c->s->engine);
-    if (im && im->memory != IMAGE_PRIVATE) {
+    if (im && (!served || served->row_id != row_id || served->checkpoint || served->commits > 0 ||
+               *served->manifest_sha256 || im->memory != IMAGE_PRIVATE)) {
         image_unref(im);
         im = NULL;
     }

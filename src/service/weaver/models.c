@@ -380,6 +380,18 @@ static void take_run(struct weaver *w, const struct db_stmt *q, void *arg)
     v->run = run_of_row(q);
 }
 
+/* A terminate that did not see the run yet has written its row by now. */
+static int refuse_ended_meanwhile(struct weaver *w, struct w_run *run, struct refusal *r)
+{
+    struct state s = {0};
+
+    if (with_row(w, run->id, take_state, &s, r) == 0 && s.active)
+        return 0;
+    w_run_end(w, run);
+    refusal_clear(r);
+    return w_model_refuse_absent(w, run->id, r);
+}
+
 struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r)
 {
     struct w_run *live = w_run_peek(w, id);
@@ -394,7 +406,8 @@ struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r)
         refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
     else if (!v.active)
         w_model_refuse_absent(w, id, r);
-    else if ((base = w_base_image_of(w, v.run->row_id, r)) && w_run_start(w, v.run, base, r) == 0) {
+    else if ((base = w_base_image_of(w, v.run->row_id, r)) && w_run_start(w, v.run, base, r) == 0 &&
+             refuse_ended_meanwhile(w, v.run, r) == 0) {
         image_unref(base);
         return v.run;
     }
@@ -457,6 +470,8 @@ int weaver_model_terminate(struct weaver *w, struct weaver_call *c, struct refus
             w_run_unref(run);
             return w_refuse_err(r, &e);
         }
+        w_run_unref(run);
+        run = w_run_peek(w, c->key); /* a load may have brought it back meanwhile */
         if (run)
             w_run_end(w, run);
         w_run_unref(run);

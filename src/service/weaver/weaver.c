@@ -209,9 +209,9 @@ static void wait_samples(struct weaver *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void stop_finisher(struct weaver *w)
+void weaver_settle(struct weaver *w)
 {
-    if (!w->has_finisher)
+    if (!w || !w->has_finisher)
         return;
     wait_samples(w);
     pthread_mutex_lock(&w->ended_lock);
@@ -219,13 +219,15 @@ static void stop_finisher(struct weaver *w)
     pthread_cond_signal(&w->ended_came);
     pthread_mutex_unlock(&w->ended_lock);
     pthread_join(w->finisher, NULL);
+    w->has_finisher = false;
+    w_samples_end(w); /* put back into the queue after weaver_stop had emptied it */
 }
 
 void weaver_close(struct weaver *w)
 {
     if (!w)
         return;
-    stop_finisher(w);
+    weaver_settle(w);
     w_samplers_free(w);
     w_exported_free(w);
     images_free(w->images);

@@ -88,5 +88,8 @@ bool weaver_holds_row(struct weaver *w, int64_t row_id);
 struct weaver *weaver_open(struct service *s, struct err *e);
 /* Ends runs and operations; background work of the service may still run. NULL is allowed. */
 void weaver_stop(struct weaver *w);
+/* After weaver_stop and the last request: what the engine has done is finished, which may begin
+ * background work one last time. NULL is allowed. */
+void weaver_settle(struct weaver *w);
 void weaver_close(struct weaver *w); /* after weaver_stop and the end of all work */
 #endif

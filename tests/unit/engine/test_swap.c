@@ -196,6 +196,49 @@ static void a_request_with_its_own_image_runs_on_it_whatever_becomes_of_the_resi
     engine_stop(en);
 }
 
+struct swapper {
+    struct engine *engine;
+    struct image *images[2];
+    atomic_bool over;
+};
+
+/* The name says which image it is: "0" or "1". */
+static void *swap_to_and_fro(void *arg)
+{
+    struct swapper *s = arg;
+
+    for (uint64_t n = 0; !atomic_load(&s->over); n++)
+        make_resident(s->engine, image_ref(s->images[n % 2]), n % 2 ? "1" : "0", n + 2);
+    return NULL;
+}
+
+static void name_and_weights_that_are_looked_at_belong_together(void **state)
+{
+    struct engine *en = start_with_model("tiny-llama", 1, 8);
+    struct swapper s = {.engine = en, .images = {base_weights(en), other_weights(en)}};
+    pthread_t thread;
+    int seen[2] = {0};
+
+    (void)state;
+    make_resident(en, image_ref(s.images[0]), "0", 1);
+    pthread_create(&thread, NULL, swap_to_and_fro, &s);
+    for (int i = 0; i < 20000 || seen[0] == 0 || seen[1] == 0; i++) {
+        struct image *im;
+        struct served *served = engine_peek(en, &im);
+        int which = served->name[0] - '0';
+
+        assert_ptr_equal(im, s.images[which]);
+        seen[which]++;
+        served_unref(served);
+        image_unref(im);
+    }
+    atomic_store(&s.over, true);
+    pthread_join(thread, NULL);
+    image_unref(s.images[0]);
+    image_unref(s.images[1]);
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +247,7 @@ int main(void)
         cmocka_unit_test(a_rename_concerns_requests_that_are_admitted_later),
         cmocka_unit_test(the_first_swap_keeps_the_old_memory_as_the_spare),
         cmocka_unit_test(a_request_with_its_own_image_runs_on_it_whatever_becomes_of_the_resident),
+        cmocka_unit_test(name_and_weights_that_are_looked_at_belong_together),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
