@@ -14,8 +14,8 @@ from weaver_http import ENV, Run, Weaver, trace  # noqa: E402
 DELAYS_MS = (3, 7, 12, 18, 25, 33, 42, 60)
 
 
-def work(w, run, acknowledged, seen):
-    """Trains, saves and loads until the server is gone; remembers what was answered."""
+def work(w, run, acknowledged, seen, first):
+    """Trains, saves and loads until the server is gone; remembers what was answered, and tells of the first checkpoint."""
     try:
         for i in range(1000):
             run.backward()
@@ -24,6 +24,7 @@ def work(w, run, acknowledged, seen):
             op = w.post(run.path + "/checkpoints", {"type": "weight_and_optimizer", "name": f"c{i}"}, trace=trace())
             seen.append(op["id"])
             acknowledged[w.wait(op)["path"]] = at
+            first.set()
             op = w.post(run.path + "/export-sampler", {"seq_id": 1, "path": f"s{i}"})
             seen.append(op["id"])
     except Exception:
@@ -39,9 +40,11 @@ def test_every_acknowledged_checkpoint_loads_and_no_operation_is_open(make_serve
         w = Weaver(server).connect()
         run = Run(w, training_mode=mode, lora_config={"rank": 4, "seed": delay})
         runs.append(run)
-        thread = threading.Thread(target=work, args=(w, run, acknowledged, seen))
+        first = threading.Event()
+        thread = threading.Thread(target=work, args=(w, run, acknowledged, seen, first))
         thread.start()
-        time.sleep(0.05 + delay / 1000)
+        assert first.wait(60), "no checkpoint was acknowledged"
+        time.sleep(delay / 1000)
         server.stop(signal.SIGKILL)
         thread.join()
         server.start()
