@@ -52,7 +52,6 @@ struct reader {
     const json_t *config;
     struct st_index index;
     struct pair *pairs; /* of each slot */
-    size_t floats;      /* of all matrices */
     int n_modules;
     struct adapter_problem *p;
     struct err *e;
@@ -117,7 +116,6 @@ static int check_tensor(struct reader *rd, const struct st_tensor *t)
     else
         rd->pairs[slot].a = t;
     rd->pairs[slot].ratio = adapter_ratio(rd->config, module);
-    rd->floats += (size_t)(t->shape[0] * t->shape[1]);
     return 0;
 }
 
@@ -174,12 +172,11 @@ static int check_tensors(struct reader *rd)
     return check_pairs(rd) < 0 ? -1 : check_head(rd);
 }
 
-static int read_matrix(struct reader *rd, int fd, const struct st_tensor *t, float *to,
-                       struct kern_matrix *m)
+static int read_matrix(struct reader *rd, int fd, const struct st_tensor *t,
+                       const struct kern_matrix *m)
 {
     static const enum kern_dtype kinds[DTYPE_COUNT] = {
         [DTYPE_F32] = KERN_F32, [DTYPE_F16] = KERN_F16, [DTYPE_BF16] = KERN_BF16};
-    size_t n = (size_t)(t->shape[0] * t->shape[1]);
     void *raw = malloc(t->bytes ? t->bytes : 1);
     int rc;
 
@@ -187,52 +184,49 @@ static int read_matrix(struct reader *rd, int fd, const struct st_tensor *t, flo
         return err_nomem(rd->e);
     rc = fs_read_at(fd, raw, t->bytes, (int64_t)(rd->index.data_start + t->offset), rd->e);
     if (rc == 0)
-        kernels_by_name("ref")->to_f32(to, raw, kinds[t->dtype], n);
+        kernels_by_name("ref")->to_f32((float *)(uintptr_t)m->w, raw, kinds[t->dtype],
+                                       (size_t)m->n * (size_t)m->k);
     free(raw);
-    *m = (struct kern_matrix){
-        .w = to, .dtype = KERN_F32, .n = (int)t->shape[0], .k = (int)t->shape[1]};
     return rc;
 }
 
-static int read_all(struct reader *rd, int fd, struct adapter *a)
+static int read_all(struct reader *rd, int fd, const struct adapter *a)
 {
-    float *to = a->memory;
-
     for (int i = 0; i < adapter_slots(rd->c->n_layers); i++) {
         const struct pair *pair = &rd->pairs[i];
-        struct lora *l = adapter_slot(a, i);
+        const struct lora *l = adapter_slot_of(a, i);
 
-        if (!pair->a)
-            continue;
-        if (read_matrix(rd, fd, pair->a, to, &l->a) < 0)
+        if (pair->a &&
+            (read_matrix(rd, fd, pair->a, &l->a) < 0 || read_matrix(rd, fd, pair->b, &l->b) < 0))
             return -1;
-        to += (size_t)l->a.n * (size_t)l->a.k;
-        if (read_matrix(rd, fd, pair->b, to, &l->b) < 0)
-            return -1;
-        to += (size_t)l->b.n * (size_t)l->b.k;
-        l->scale = (float)(a->scale * pair->ratio);
     }
     return 0;
 }
 
+static struct kern_matrix matrix_of(const struct st_tensor *t)
+{
+    return (struct kern_matrix){.dtype = KERN_F32, .n = (int)t->shape[0], .k = (int)t->shape[1]};
+}
+
 static struct adapter *make(struct reader *rd, int fd, const char *name, double scale)
 {
-    struct adapter *a = calloc(1, sizeof *a);
+    struct adapter *a = adapter_blank(rd->c->n_layers, rd->e);
 
-    if (!a) {
-        err_nomem(rd->e);
+    if (!a)
         return NULL;
-    }
-    atomic_init(&a->refs, 1);
     str_copy(a->name, sizeof a->name, name);
     a->scale = scale;
-    a->n_layers = rd->c->n_layers;
     a->n_modules = rd->n_modules;
-    a->loras = calloc((size_t)a->n_layers * PROJECTIONS, sizeof *a->loras);
-    a->memory = calloc(rd->floats, sizeof *a->memory);
-    if (!a->loras || !a->memory)
-        err_nomem(rd->e);
-    else if (read_all(rd, fd, a) == 0)
+    for (int i = 0; i < adapter_slots(a->n_layers); i++) {
+        const struct pair *pair = &rd->pairs[i];
+
+        if (pair->a)
+            *adapter_slot(a, i) = (struct lora){.a = matrix_of(pair->a),
+                                                .b = matrix_of(pair->b),
+                                                .scale = (float)(scale * pair->ratio)};
+    }
+    a = adapter_with_memory(a, rd->e);
+    if (!a || read_all(rd, fd, a) == 0)
         return a;
     adapter_unref(a);
     return NULL;

@@ -51,7 +51,7 @@ static size_t place(struct adapter *a)
     return at;
 }
 
-static struct adapter *make_empty(int n_layers, struct err *e)
+struct adapter *adapter_blank(int n_layers, struct err *e)
 {
     struct adapter *a = calloc(1, sizeof *a);
 
@@ -66,8 +66,7 @@ static struct adapter *make_empty(int n_layers, struct err *e)
     return NULL;
 }
 
-/* Of an adapter whose slots have their shapes. Consumes it on failure. */
-static struct adapter *give_memory(struct adapter *a, struct err *e)
+struct adapter *adapter_with_memory(struct adapter *a, struct err *e)
 {
     a->memory = calloc(place(a) + 1, sizeof *a->memory);
     if (!a->memory) {
@@ -113,6 +112,19 @@ size_t adapter_floats(const struct model_config *c, const struct lora_settings *
     return floats;
 }
 
+/* The first slot from *slot on that has matrices, and its module's name; NULL: none is left. */
+static const struct lora *next_module(const struct adapter *a, const struct model_config *c,
+                                      int *slot, char module[ADAPTER_MODULE_MAX])
+{
+    for (; *slot < adapter_slots(a->n_layers); ++*slot) {
+        const struct lora *l = adapter_slot_of(a, *slot);
+
+        if (l->a.n && adapter_module(c, *slot, module) == 0)
+            return l;
+    }
+    return NULL;
+}
+
 /* FNV-1a, 64 bits: the module's name chooses the stream of numbers. */
 static uint64_t hash_name(const char *s)
 {
@@ -123,7 +135,7 @@ static uint64_t hash_name(const char *s)
     return h;
 }
 
-static void draw(struct lora *l, const char *module, uint64_t seed)
+static void draw(const struct lora *l, const char *module, uint64_t seed)
 {
     float *a = (float *)(uintptr_t)l->a.w;
     double bound = 1 / sqrt((double)l->a.k);
@@ -138,13 +150,14 @@ struct adapter *adapter_new(const struct model_config *c, const struct lora_sett
                             struct err *e)
 {
     char module[ADAPTER_MODULE_MAX];
+    const struct lora *l;
     struct adapter *a;
 
     if (s->rank < 1 || s->rank > ADAPTER_RANK_MAX) {
         err_set(e, ERR_ARG, "rank %d: must be from 1 to %d", s->rank, ADAPTER_RANK_MAX);
         return NULL;
     }
-    a = make_empty(c->n_layers, e);
+    a = adapter_blank(c->n_layers, e);
     if (!a)
         return NULL;
     shape_slots(a, c, s);
@@ -153,16 +166,15 @@ struct adapter *adapter_new(const struct model_config *c, const struct lora_sett
         adapter_unref(a);
         return NULL;
     }
-    a = give_memory(a, e);
-    for (int i = 0; a && i < adapter_slots(c->n_layers); i++)
-        if (adapter_slot(a, i)->a.n && adapter_module(c, i, module) == 0)
-            draw(adapter_slot(a, i), module, s->seed);
+    a = adapter_with_memory(a, e);
+    for (int i = 0; a && (l = next_module(a, c, &i, module)); i++)
+        draw(l, module, s->seed);
     return a;
 }
 
 struct adapter *adapter_like(const struct adapter *a, struct err *e)
 {
-    struct adapter *b = make_empty(a->n_layers, e);
+    struct adapter *b = adapter_blank(a->n_layers, e);
 
     if (!b)
         return NULL;
@@ -171,7 +183,7 @@ struct adapter *adapter_like(const struct adapter *a, struct err *e)
     b->n_modules = a->n_modules;
     b->head = a->head;
     memcpy(b->loras, a->loras, (size_t)a->n_layers * PROJECTIONS * sizeof *a->loras);
-    return give_memory(b, e);
+    return adapter_with_memory(b, e);
 }
 
 bool adapter_same_shape(const struct adapter *a, const struct adapter *b)
@@ -192,15 +204,14 @@ bool adapter_same_shape(const struct adapter *a, const struct adapter *b)
 static int add_tensors(struct st_index *ix, const struct adapter *a, const struct model_config *c,
                        struct err *e)
 {
-    for (int i = 0; i < adapter_slots(a->n_layers); i++)
+    char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
+    const struct lora *l;
+
+    for (int i = 0; (l = next_module(a, c, &i, module)); i++)
         for (int half = 0; half < 2; half++) {
-            const struct lora *l = adapter_slot_of(a, i);
             const struct kern_matrix *m = half ? &l->b : &l->a;
             const int64_t shape[2] = {m->n, m->k};
-            char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
 
-            if (!l->a.n || adapter_module(c, i, module) < 0)
-                continue;
             adapter_tensor_name(module, half, name);
             if (st_index_add(ix, name, strlen(name), DTYPE_F32, 2, shape, e) < 0)
                 return -1;
@@ -208,11 +219,26 @@ static int add_tensors(struct st_index *ix, const struct adapter *a, const struc
     return 0;
 }
 
+static void copy_tensors(const struct st_index *ix, const struct adapter *a,
+                         const struct model_config *c, char *data)
+{
+    char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
+    const struct lora *l;
+
+    for (int i = 0; (l = next_module(a, c, &i, module)); i++)
+        for (int half = 0; half < 2; half++) {
+            const struct st_tensor *t;
+
+            adapter_tensor_name(module, half, name);
+            t = st_index_find(ix, name);
+            memcpy(data + t->offset, half ? l->b.w : l->a.w, t->bytes);
+        }
+}
+
 int adapter_write(const struct adapter *a, const struct model *m, struct buf *out, struct err *e)
 {
     const struct model_config *c = &m->config;
     struct st_index ix = {0};
-    char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
     char *data;
     int rc = -1;
 
@@ -223,16 +249,7 @@ int adapter_write(const struct adapter *a, const struct model *m, struct buf *ou
         err_nomem(e);
         goto done;
     }
-    for (int i = 0; i < 2 * adapter_slots(a->n_layers); i++) {
-        const struct lora *l = adapter_slot_of(a, i / 2);
-        const struct st_tensor *t;
-
-        if (!l->a.n || adapter_module(c, i / 2, module) < 0)
-            continue;
-        adapter_tensor_name(module, i % 2, name);
-        t = st_index_find(&ix, name);
-        memcpy(data + t->offset, i % 2 ? l->b.w : l->a.w, t->bytes);
-    }
+    copy_tensors(&ix, a, c, data);
     out->len += ix.data_bytes;
     rc = 0;
 
@@ -275,17 +292,14 @@ static json_t *json_alpha(double alpha)
 static void describe_modules(const struct adapter *a, const struct model_config *c, json_t *config)
 {
     json_t *targets = json_array(), *ranks = json_object(), *alphas = json_object();
+    char module[ADAPTER_MODULE_MAX];
+    const struct lora *l;
     int rank = 0;
     double alpha = 0;
 
-    for (int i = 0; i < adapter_slots(a->n_layers); i++) {
-        const struct lora *l = adapter_slot_of(a, i);
-        char module[ADAPTER_MODULE_MAX];
-        double own;
+    for (int i = 0; (l = next_module(a, c, &i, module)); i++) {
+        double own = alpha_of(l);
 
-        if (!l->a.n || adapter_module(c, i, module) < 0)
-            continue;
-        own = alpha_of(l);
         if (rank == 0) {
             rank = l->a.n;
             alpha = own;

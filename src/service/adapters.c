@@ -25,6 +25,7 @@ struct adapter_op {
     struct op op; /* first: the checks take a struct op */
     const char *name;
     double scale;
+    int dir_fd;              /* of `name`; -1 before it is found */
     struct adapter *adapter; /* counted: what is to be applied; NULL: remove */
     uint64_t load_counter;   /* of the weights it was checked against */
     bool drained;
@@ -100,14 +101,13 @@ static int check_apply_body(void *ctx, struct refusal *r)
 
 static int check_adapter_name(void *ctx, struct refusal *r)
 {
-    const struct adapter_op *op = ctx;
+    struct adapter_op *op = ctx;
     struct err e = {0};
-    int fd = -1;
 
-    if (is_name(op->name) && (fd = open_adapter(op->op.s->settings, op->name, &e)) >= 0) {
-        fs_close(fd);
+    if (is_name(op->name))
+        op->dir_fd = open_adapter(op->op.s->settings, op->name, &e);
+    if (op->dir_fd >= 0)
         return 0;
-    }
     return refuse_with(r, REFUSAL_ADAPTER_NOT_FOUND, json_pack("{s:s}", "name", op->name),
                        "There is no adapter '%.128s' in ADAPTER_DIR; GET /api/adapters lists them.",
                        op->name);
@@ -120,20 +120,17 @@ static int check_adapter(void *ctx, struct refusal *r)
     struct image *im = engine_peek_image(op->op.s->engine);
     struct adapter_problem p = {0};
     struct err e = {0};
-    int rc = 0, fd = -1;
+    int rc = 0;
 
-    if (!im || !op->op.served)
+    if (!im || !op->op.served) {
+        image_unref(im);
         return check_resident(ctx, r);
+    }
     op->load_counter = op->op.w->load_counter;
-    fd = open_adapter(op->op.s->settings, op->name, &e);
-    if (fd < 0)
-        p.fault = ADAPTER_FAILED;
-    else
-        op->adapter = adapter_read(fd, op->name, op->scale, &im->model->config, false, &p, &e);
+    op->adapter = adapter_read(op->dir_fd, op->name, op->scale, &im->model->config, false, &p, &e);
     if (!op->adapter)
         rc = refuse_problem(&p, &e, r);
     adapter_problem_clear(&p);
-    fs_close(fd);
     image_unref(im);
     return rc;
 }
@@ -309,7 +306,7 @@ static int change(struct adapter_op *op, struct refusal *r)
 int adapters_apply(struct service *s, const struct weights_req *req, json_t **data,
                    struct refusal *r)
 {
-    struct adapter_op op = {.scale = 1};
+    struct adapter_op op = {.scale = 1, .dir_fd = -1};
     int rc;
 
     op_begin(&op.op, s, req, "weights_adapter_apply");
@@ -317,6 +314,7 @@ int adapters_apply(struct service *s, const struct weights_req *req, json_t **da
     if (rc == 0)
         rc = change(&op, r);
     *data = op.data;
+    fs_close(op.dir_fd);
     adapter_unref(op.adapter);
     return op_end(&op.op, 200, rc, r);
 }

@@ -349,16 +349,10 @@ static enum next try_once(struct service *s, const struct chat_job *job,
                           const struct chat_sink *sink, struct chat_usage *usage, struct refusal *r)
 {
     struct run run = {.s = s, .job = job, .sink = sink};
-    const struct identity_ask ask = {.model = job->model,
-                                     .policy = job->policy,
-                                     .lease = job->lease,
-                                     .authorization = job->authorization,
-                                     .gone = job->gone,
-                                     .load_counter = job->load_counter};
     enum next next = NEXT_REFUSED;
 
     *usage = (struct chat_usage){0};
-    if (identity_resolve(s, &ask, &run.pin, r) < 0)
+    if (identity_resolve(s, &job->ask, &run.pin, r) < 0)
         return NEXT_REFUSED;
     chat_queue_init(&run.queue);
     next = generate(&run, usage, r);

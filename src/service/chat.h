@@ -54,15 +54,10 @@ struct chat_tools {
 };
 
 struct chat_job {
-    const char *model;
-    enum load_policy policy;
-    const char *lease;         /* X-miLLM-Lease, or NULL */
-    const char *authorization; /* of the request, or NULL: for a weaver:// model */
-    const atomic_bool *gone;   /* the client has left; NULL: never */
-    chat_watch_fn *watch;      /* NULL: nobody leaves */
+    struct identity_ask ask; /* the model, and who asks */
+    chat_watch_fn *watch;    /* NULL: nobody leaves */
     void *watch_arg;
-    uint64_t load_counter; /* not 0: see identity_ask */
-    bool background;       /* gives way to others */
+    bool background; /* gives way to others */
 
     /* What is continued: conversations (each an array of messages) or prompts. */
     const json_t *const *conversations;

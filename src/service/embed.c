@@ -307,15 +307,9 @@ static enum next try_once(struct service *s, const struct embed_job *job, struct
                           struct refusal *r)
 {
     struct run run = {.job = job};
-    const struct identity_ask ask = {.model = job->model,
-                                     .policy = job->policy,
-                                     .lease = job->lease,
-                                     .authorization = job->authorization,
-                                     .gone = job->gone,
-                                     .load_counter = job->load_counter};
     enum next next = NEXT_REFUSED;
 
-    if (identity_resolve(s, &ask, &run.pin, r) < 0)
+    if (identity_resolve(s, &job->ask, &run.pin, r) < 0)
         return NEXT_REFUSED;
     pthread_mutex_init(&run.lock, NULL);
     pthread_cond_init(&run.ended, NULL);

@@ -21,15 +21,10 @@ struct served;
 struct service;
 
 struct embed_job {
-    const char *model;
-    enum load_policy policy;
-    const char *lease;       /* X-miLLM-Lease, or NULL */
-    const atomic_bool *gone; /* the client has left; NULL: never */
+    struct identity_ask ask; /* the model, and who asks */
     chat_watch_fn *watch;    /* NULL: nobody leaves */
     void *watch_arg;
-    uint64_t load_counter;     /* not 0: see identity_ask */
-    const char *authorization; /* for a weaver:// model; or NULL */
-    bool background;           /* gives way to others */
+    bool background; /* gives way to others */
 
     const struct chat_prompt *inputs;
     int n_inputs;

@@ -57,9 +57,9 @@ int check_promoted(void *ctx, struct refusal *r)
     }
     if (catalogue_get(s->db, p->source->row_id, &p->base, &e) < 0)
         return refuse_internal(r, &e);
-    p->save.root_name = p->base.repo_id ? p->base.repo_id : p->base.name;
     p->save.image = image_ref(p->source->image);
-    str_copy(p->save.base_model, sizeof p->save.base_model, p->save.root_name);
+    str_copy(p->save.base_model, sizeof p->save.base_model,
+             p->base.repo_id ? p->base.repo_id : p->base.name);
     return 0;
 }
 

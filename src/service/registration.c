@@ -103,17 +103,23 @@ static bool under(const char *path, const char *dir)
     return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
 }
 
+static bool take_dir(struct registration *g, const char *path)
+{
+    struct stat st;
+
+    return realpath(path, g->path) && stat(g->path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static int find_local(struct registration *g, struct refusal *r)
 {
     static const char *const system_dirs[] = {"/proc", "/sys", "/dev",    "/run",
                                               "/boot", "/etc", "/var/run"};
     json_t *details = json_pack("{s:s}", "path", g->local_path);
-    struct stat st;
 
     if (g->local_path[0] != '/')
         return refuse_with(r, REFUSAL_INVALID_LOCAL_PATH, details,
                            "local_path must be absolute: '%s'.", g->local_path);
-    if (!realpath(g->local_path, g->path) || stat(g->path, &st) < 0 || !S_ISDIR(st.st_mode))
+    if (!take_dir(g, g->local_path))
         return refuse_with(r, REFUSAL_INVALID_LOCAL_PATH, details,
                            "'%s' is not a directory on this server.", g->local_path);
     for (size_t i = 0; i < sizeof system_dirs / sizeof *system_dirs; i++)
@@ -122,13 +128,6 @@ static int find_local(struct registration *g, struct refusal *r)
                                "'%s' lies in a system directory.", g->local_path);
     json_decref(details);
     return 0;
-}
-
-static bool take_dir(struct registration *g, const char *path)
-{
-    struct stat st;
-
-    return realpath(path, g->path) && stat(g->path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* models--<org>--<name>/snapshots/<rev>; the revision is a branch in refs/ or a commit itself. */

@@ -27,7 +27,7 @@ struct save_op {
     struct image *image;      /* counted: the resident; its files are copied along */
     /* fixed at the instant of the snapshot */
     struct snapshot *snapshot;
-    char base_model[SERVED_NAME_MAX];
+    char base_model[SERVED_NAME_MAX]; /* the lineage root; of a promotion: from the start */
     int64_t created_ms, pause_end_ns;
     double snapshot_ms, write_ms;
     int64_t commits_ever;
@@ -35,7 +35,6 @@ struct save_op {
     bool parent_match;
     struct core_loan loan; /* while the files are written */
     /* of a promotion (promote.c); zero in a save */
-    const char *root_name;     /* the lineage root; NULL: the resident's */
     struct ckpt_source source; /* of the weights; read NULL: the snapshot */
     const struct buf *config;  /* config.json of a merged adapter, or NULL */
     /* afterwards */
@@ -51,7 +50,7 @@ extern const struct refusal_rule save_barrier_rules[];
 
 /* The same for a promotion, which needs neither resident nor attachment. */
 extern const struct refusal_rule promote_rules[];
-/* promote.c: the checkpoint that is promoted is there; fills image and root_name. */
+/* promote.c: the checkpoint that is promoted is there; fills image and base_model. */
 refusal_check_fn check_promoted;
 
 /* save.c: companions, weights and manifest, published; op->result tells how far it came. */

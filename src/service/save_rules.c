@@ -136,7 +136,7 @@ static int check_engine(void *ctx, struct refusal *r)
 static void name_checkpoint(struct save_op *op)
 {
     buf_reset(&op->name);
-    ckpt_name_write(&op->name, op->root_name ? op->root_name : op->op.served->base_model,
+    ckpt_name_write(&op->name, *op->base_model ? op->base_model : op->op.served->base_model,
                     op->run_id, op->step);
     ckpt_path(op->path, op->run_id, op->step);
     ckpt_step_dir(op->dir, op->step);

@@ -39,6 +39,14 @@ void ask_ignore(struct ask *a, const char *fmt, ...)
     va_end(args);
 }
 
+bool ask_is_name(const char *name)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+
+    return name && *name && strlen(name) <= ASK_NAME_MAX && !name[strspn(name, allowed)];
+}
+
 const char *ask_path(struct ask *a, const char *fmt, ...)
 {
     struct buf text = {0};
@@ -68,12 +76,12 @@ void ask_init(struct ask *a, struct api_call *call)
 {
     *a = (struct ask){.call = call, .owned = json_array(), .ignored = json_array()};
     a->job = (struct chat_job){
-        .gone = http_req_gone(a->call->req),
+        .ask.gone = http_req_gone(a->call->req),
         .watch = watch_request,
         .watch_arg = a->call->req,
-        .lease = http_req_header(a->call->req, "X-miLLM-Lease"),
-        .authorization = http_req_header(a->call->req, "Authorization"),
-        .load_counter = call->row ? call->row->load_counter : 0,
+        .ask.lease = http_req_header(a->call->req, "X-miLLM-Lease"),
+        .ask.authorization = http_req_header(a->call->req, "Authorization"),
+        .ask.load_counter = call->row ? call->row->load_counter : 0,
         .background = call->row != NULL,
         .add_special = true,
         .n = 1,
@@ -90,15 +98,15 @@ static int read_model(struct ask *a, struct refusal *r)
     const json_t *model = json_object_get(a->body, "model");
     struct identity_match ignored;
 
-    if (a->job.load_counter) /* a row of a batch: its weights are known */
+    if (a->job.ask.load_counter) /* a row of a batch: its weights are known */
         return 0;
     if (!json_is_string(model) || json_string_length(model) == 0)
         return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "model",
                             "model must be the name of a model; GET /v1/models lists them.");
-    a->job.model = json_string_value(model);
-    if (weaver_names(a->job.model))
-        return weaver_permit(a->call->api->service, a->job.authorization, r);
-    return identity_find(a->call->api->service, a->job.model, &ignored, r);
+    a->job.ask.model = json_string_value(model);
+    if (weaver_names(a->job.ask.model))
+        return weaver_permit(a->call->api->service, a->job.ask.authorization, r);
+    return identity_find(a->call->api->service, a->job.ask.model, &ignored, r);
 }
 
 int ask_begin(struct ask *a, struct api_call *call, struct refusal *r)

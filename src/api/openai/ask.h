@@ -66,6 +66,11 @@ void problem(struct ask *a, enum refusal_code code, const char *param, const cha
 const char *ask_path(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ask_ignore(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* The name of a function or of a schema: 1 to ASK_NAME_MAX of letters, digits, _ and -. NULL is
+ * none. */
+enum { ASK_NAME_MAX = 64 };
+bool ask_is_name(const char *name);
+
 /* ask_tools.c: tools, tool_choice, parallel_tool_calls; and tool_calls of a message as templates
  * take them (owned). */
 void ask_tools(struct ask *a);

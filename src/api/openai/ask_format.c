@@ -9,8 +9,6 @@
 #include "base/err.h"
 #include "generate/grammar.h"
 
-enum { FORMAT_NAME_MAX = 64 };
-
 #define SCHEMA_FIELD "response_format.json_schema.schema"
 
 static void refuse_format(struct ask *a, const char *param, const char *what)
@@ -30,14 +28,6 @@ static void take_grammar(struct ask *a, struct grammar *g, const struct err *e)
     problem(a, REFUSAL_V1_RESPONSE_FORMAT_UNSUPPORTED, where, "%s: %s.", where, e->msg);
 }
 
-static bool is_format_name(const char *name)
-{
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-
-    return name && *name && strlen(name) <= FORMAT_NAME_MAX && !name[strspn(name, allowed)];
-}
-
 static void parse_schema(struct ask *a, const json_t *format)
 {
     const json_t *spec = json_object_get(format, "json_schema");
@@ -50,7 +40,7 @@ static void parse_schema(struct ask *a, const json_t *format)
         refuse_format(a, "response_format.json_schema", "must be {\"name\", \"schema\"}");
         return;
     }
-    if (!is_format_name(json_string_value(json_object_get(spec, "name"))))
+    if (!ask_is_name(json_string_value(json_object_get(spec, "name"))))
         refuse_format(a, "response_format.json_schema.name",
                       "must be 1 to 64 of letters, digits, _ and -");
     json_object_foreach ((json_t *)(uintptr_t)spec, key, ignored)

@@ -156,9 +156,9 @@ void parse_load_policy(struct ask *a)
 {
     const char *v = http_req_header(a->call->req, "X-miLLM-Load-Policy");
 
-    a->job.policy = LOAD_POLICY_AUTO;
+    a->job.ask.policy = LOAD_POLICY_AUTO;
     if (v && strcasecmp(v, "refuse") == 0)
-        a->job.policy = LOAD_POLICY_REFUSE;
+        a->job.ask.policy = LOAD_POLICY_REFUSE;
     else if (v && strcasecmp(v, "auto") != 0)
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "X-miLLM-Load-Policy",
                 "X-miLLM-Load-Policy must be auto or refuse.");

@@ -7,15 +7,7 @@
 #include "base/json.h"
 #include "generate/grammar.h"
 
-enum { TOOLS_MAX = 128, TOOL_NAME_MAX = 64, CALLS_MAX = 128 };
-
-static bool is_tool_name(const char *name)
-{
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-
-    return name && *name && strlen(name) <= TOOL_NAME_MAX && !name[strspn(name, allowed)];
-}
+enum { TOOLS_MAX = 128, CALLS_MAX = 128 };
 
 static const char *function_name(const json_t *tool)
 {
@@ -65,16 +57,16 @@ static bool check_tool(struct ask *a, const json_t *tools, size_t i)
     const json_t *parameters = json_object_get(function, "parameters");
     const char *name = function_name(tool), *where;
 
-    where = ask_path(a, "tools[%zu].function%s", i, is_tool_name(name) ? ".parameters" : ".name");
+    where = ask_path(a, "tools[%zu].function%s", i, ask_is_name(name) ? ".parameters" : ".name");
     if (!json_is_object(tool) || !is_function(tool) || !json_is_object(function)) {
         where = ask_path(a, "tools[%zu]", i);
         problem(a, REFUSAL_V1_INVALID_PARAMETER, where,
                 "%s must be {\"type\": \"function\", \"function\": {\"name\", ...}}.", where);
         return false;
     }
-    if (!is_tool_name(name)) {
+    if (!ask_is_name(name)) {
         problem(a, REFUSAL_V1_INVALID_PARAMETER, where,
-                "%s must be 1 to %d of letters, digits, _ and -.", where, TOOL_NAME_MAX);
+                "%s must be 1 to %d of letters, digits, _ and -.", where, ASK_NAME_MAX);
         return false;
     }
     if (is_known(tools, name, i)) {

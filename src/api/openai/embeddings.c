@@ -56,14 +56,9 @@ int ask_parse_embedding(struct ask *a, struct refusal *r)
 
     fields_check(a, ON_EMBEDDINGS);
     parse_load_policy(a);
-    job->model = a->job.model;
-    job->policy = a->job.policy;
-    job->lease = a->job.lease;
-    job->authorization = a->job.authorization;
-    job->gone = a->job.gone;
+    job->ask = a->job.ask;
     job->watch = a->job.watch;
     job->watch_arg = a->job.watch_arg;
-    job->load_counter = a->job.load_counter;
     job->background = a->job.background;
     job->pooling = (enum gen_pooling)parse_word(a, "pooling", poolings);
     a->base64 = parse_word(a, "encoding_format", formats);
