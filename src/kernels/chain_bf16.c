@@ -125,7 +125,7 @@ INLINE void fetch_row(const char *row, size_t bytes)
 INLINE void pack_b_of(uint32_t *to, const struct chain *p, enum kern_dtype dtype,
                       const struct chain_pair *pairs, int n_pairs, int j)
 {
-    size_t size = dtype_size(dtype);
+    size_t size = kern_dtype_bytes(dtype);
     ptrdiff_t stride = p->ldb * (ptrdiff_t)size;
     const char *b = (const char *)p->b + (size_t)j * size;
     int n = p->n - j < PANEL ? p->n - j : PANEL;

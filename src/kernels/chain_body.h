@@ -97,7 +97,7 @@ INLINE void fetch_b(const char *row, size_t bytes)
 INLINE void pack_rows(float *to, const struct chain *p, enum kern_dtype dtype, int t0, int steps,
                       int j)
 {
-    size_t size = dtype_size(dtype), stride = (size_t)p->ldb * size;
+    size_t size = kern_dtype_bytes(dtype), stride = (size_t)p->ldb * size;
     int n = p->n - j < PANEL ? p->n - j : PANEL;
     const char *row = (const char *)p->b + (size_t)t0 * stride + (size_t)j * size;
 

@@ -30,6 +30,12 @@ enum { KV_BLOCK = 64 }; /* positions of one KV page */
 
 enum kern_dtype { KERN_F32, KERN_F16, KERN_BF16 };
 
+/* Bytes of one element. */
+static inline size_t kern_dtype_bytes(enum kern_dtype t)
+{
+    return t == KERN_F32 ? 4 : 2;
+}
+
 /* Weights of one linear layer as they lie in the image: [n,k] row-major, dense. */
 struct kern_matrix {
     const void *w;

@@ -68,11 +68,6 @@ static inline float weight_f32(const void *w, enum kern_dtype dtype, size_t i)
     return 0;
 }
 
-static inline size_t dtype_size(enum kern_dtype dtype)
-{
-    return dtype == KERN_F32 ? 4 : 2;
-}
-
 /* The canonical tree: b[q] = (p[4q] + p[4q+2]) + (p[4q+1] + p[4q+3]), then (b0 + b2) + (b1 + b3).
  */
 static inline float lanes_sum(const float p[LANES])

@@ -152,7 +152,7 @@ INLINE void direct_step(int R, enum kern_dtype dtype, tile_acc acc, const float 
     load_rows(R, v, x + k, ldx, n);
 #pragma GCC unroll 4
     for (int i = 0; i < TILE_OUT; i++) {
-        const char *at = w[i] + (size_t)k * dtype_size(dtype);
+        const char *at = w[i] + (size_t)k * kern_dtype_bytes(dtype);
         __m256 wi = n >= HALF ? widen(at, dtype) : widen_part(at, dtype, n);
 
 #pragma GCC unroll 3
@@ -185,7 +185,7 @@ INLINE void direct_tile(const struct linear_job *b, int R, enum kern_dtype dtype
                         size_t ahead)
 {
     const float *x = b->x + row * b->ldx;
-    size_t size = dtype_size(dtype);
+    size_t size = kern_dtype_bytes(dtype);
     int whole = b->w->k / LANES * LANES;
     const char *w[TILE_OUT];
     __m256 sums[2][TILE_ROWS];
@@ -213,7 +213,7 @@ INLINE void direct_tile(const struct linear_job *b, int R, enum kern_dtype dtype
 /* One row: four streams of W `stride` rows apart, which the CPU's own prefetcher follows. */
 INLINE void direct_row(const struct linear_job *b, enum kern_dtype dtype, int j, int stride)
 {
-    size_t size = dtype_size(dtype);
+    size_t size = kern_dtype_bytes(dtype);
     int whole = b->w->k / LANES * LANES;
     const char *w[TILE_OUT];
     tile_acc lo;
@@ -271,7 +271,7 @@ static void direct_strip(const struct linear_job *b, int row0, int row1, int j, 
 
 static void direct_rows(const struct linear_job *b, int n0)
 {
-    size_t row_bytes = (size_t)b->w->k * dtype_size(b->w->dtype);
+    size_t row_bytes = (size_t)b->w->k * kern_dtype_bytes(b->w->dtype);
     int groups = b->m <= STRIP ? 1 : PANEL / TILE_OUT;
     size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
 
@@ -307,7 +307,7 @@ INLINE int steps_of(const struct k_block *kb)
 INLINE void widen_panel(float *panel, const struct linear_job *b, enum kern_dtype dtype, int j,
                         const struct k_block *kb)
 {
-    size_t size = dtype_size(dtype);
+    size_t size = kern_dtype_bytes(dtype);
     ptrdiff_t half = (ptrdiff_t)steps_of(kb) * TILE_OUT * HALF;
 
     for (int i = 0; i < PANEL && j + i < b->n1; i++) {

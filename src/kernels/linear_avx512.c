@@ -63,7 +63,7 @@ INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][4], const char 
 
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        const char *from = w[i] + (size_t)k * dtype_size(dtype);
+        const char *from = w[i] + (size_t)k * kern_dtype_bytes(dtype);
         v[i] = whole ? widen(from, dtype) : widen_part(from, dtype, mask);
     }
 #pragma GCC unroll 6

@@ -92,7 +92,7 @@ struct ahead {
 static inline struct ahead ahead_of(const struct linear_job *b, int j, int panel,
                                     const struct k_block *kb, int block, int tiles)
 {
-    size_t size = b->w->dtype == KERN_F32 ? 4 : 2;
+    size_t size = kern_dtype_bytes(b->w->dtype);
     int row = kb->last ? j + panel : j;
     struct k_block n = kb->last ? k_block_first(b->w->k, block) : k_block_next(kb, b->w->k, block);
     struct ahead a = {.stride = (size_t)b->w->k * size, .bytes = (size_t)n.k * size};

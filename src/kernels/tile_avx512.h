@@ -119,7 +119,7 @@ INLINE void prefetch_lines(const char *const w[TILE_OUT], size_t at)
 INLINE void run_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row,
                      struct outputs o, size_t ahead)
 {
-    size_t size = dtype_size(dtype);
+    size_t size = kern_dtype_bytes(dtype);
     size_t ldx = tile_x_stride(b);
     const char *x = tile_x(b, row);
     int line = LINE / (int)size;
@@ -197,7 +197,7 @@ static void linear_block(const struct linear_job *b, int row0, int row1, int j, 
 
 static void linear_rows(const struct linear_job *b, int n0)
 {
-    size_t row_bytes = (size_t)b->w->k * dtype_size(b->w->dtype);
+    size_t row_bytes = (size_t)b->w->k * kern_dtype_bytes(b->w->dtype);
     int groups = b->m <= FEW_ROWS ? 1 : GROUPS;
     size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
     int block = rows_in_cache(b);

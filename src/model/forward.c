@@ -179,7 +179,7 @@ static void embed_item(void *arg, int item, int worker)
 {
     const struct row_work *w = arg;
     const struct kern_matrix *embed = &w->s->m->embed;
-    size_t row_bytes = (size_t)embed->k * (embed->dtype == KERN_F32 ? 4 : 2);
+    size_t row_bytes = (size_t)embed->k * kern_dtype_bytes(embed->dtype);
 
     (void)worker;
     for (int r = item * ROW_ITEM; r < item_end(item, w->s->rows); r++) {

@@ -226,7 +226,7 @@ static void block_item(void *arg, int item, int worker)
     struct kern_matrix w = t->m->head;
     int first = item * BLOCK, n = w.n - first < BLOCK ? w.n - first : BLOCK;
     float *y = l->y + (size_t)worker * TILE_ROWS * BLOCK;
-    size_t row_bytes = (size_t)w.k * (w.dtype == KERN_F32 ? 4 : 2);
+    size_t row_bytes = (size_t)w.k * kern_dtype_bytes(w.dtype);
 
     w.w = (const char *)w.w + (size_t)first * row_bytes;
     w.n = n;

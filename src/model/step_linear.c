@@ -46,11 +46,6 @@ static int clamp(long v, int lo, int hi)
     return v < lo ? lo : v > hi ? hi : (int)v;
 }
 
-static size_t element_bytes(enum kern_dtype t)
-{
-    return t == KERN_F32 ? 4 : 2;
-}
-
 /* ---- cuts ---- */
 
 static void cut_tiles(struct plan *pl)
@@ -72,7 +67,7 @@ static void cut_tiles(struct plan *pl)
 static void cut_outputs(struct plan *pl)
 {
     const struct linear_phase *p = pl->p;
-    size_t row_bytes = (size_t)p->k * element_bytes(p->out[0].w->dtype) * (p->swiglu ? 2 : 1);
+    size_t row_bytes = (size_t)p->k * kern_dtype_bytes(p->out[0].w->dtype) * (p->swiglu ? 2 : 1);
     long total, even;
     int most = WIDE_SLICE_MAX, items = pl->s->narrow ? NARROW_ITEMS : WIDE_ITEMS;
 

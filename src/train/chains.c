@@ -16,11 +16,6 @@ enum {
 
 static const float one = 1;
 
-static size_t element(enum kern_dtype t)
-{
-    return t == KERN_F32 ? sizeof(float) : 2;
-}
-
 static int blocks(int n, int size)
 {
     return (n + size - 1) / size;
@@ -128,7 +123,7 @@ static void run_block(const struct chain_target *t, const struct kernels_back *k
                           .a = from->a + i * from->a_row,
                           .a_row = from->a_row,
                           .a_step = from->a_step,
-                          .b = (const char *)from->b + (size_t)j * element(from->b_dtype),
+                          .b = (const char *)from->b + (size_t)j * kern_dtype_bytes(from->b_dtype),
                           .b_dtype = from->b_dtype,
                           .ldb = from->ldb,
                           .m = m,

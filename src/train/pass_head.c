@@ -99,7 +99,7 @@ static struct kern_matrix head_rows(const struct pass *p, int first, int n)
 {
     struct kern_matrix w = p->job.model->head;
 
-    w.w = (const char *)w.w + (size_t)first * (size_t)w.k * (w.dtype == KERN_F32 ? 4 : 2);
+    w.w = (const char *)w.w + (size_t)first * (size_t)w.k * kern_dtype_bytes(w.dtype);
     w.n = n;
     return w;
 }

@@ -121,7 +121,7 @@ static void embed_item(void *arg, int item, int worker)
 {
     const struct pass *p = arg;
     const struct kern_matrix *w = &p->job.model->embed;
-    size_t row_bytes = (size_t)w->k * (w->dtype == KERN_F32 ? 4 : 2);
+    size_t row_bytes = (size_t)w->k * kern_dtype_bytes(w->dtype);
     const int32_t *token = p->token + walked(p)->row + p->walk.row;
     float *x = input_of_layer(p, 0, arena_row(p));
 

@@ -26,7 +26,7 @@ static float *in_adapter(struct adapter *a, const struct place *at)
 
 static char *in_image(const struct weights *w, int tensor, size_t element, enum kern_dtype dtype)
 {
-    return (char *)weights_data(w, &w->tensors[tensor]) + element * (dtype == KERN_F32 ? 4 : 2);
+    return (char *)weights_data(w, &w->tensors[tensor]) + element * kern_dtype_bytes(dtype);
 }
 
 /* What the update starts from: the master, the adapter, or an F32 image. */
