@@ -7,7 +7,6 @@
  * line shows the median and the best sample of both and the ratio of the medians. Weights lie in an
  * arena larger than the caches and every sample reads another part of it, so decode is measured
  * from memory. The last lines are `name value` pairs for programs. */
-#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +17,11 @@
 #include "base/err.h"
 #include "base/pool.h"
 #include "kernels/kernels.h"
+#include "limits.h"
+#include "series.h"
 
 enum {
     ARENA = 256 << 20, /* bytes of weights */
-    MAX_SAMPLES = 200,
     MAX_ROWS = 512,
     MAX_K = 8192,
     MAX_PAIRS = 64,
@@ -36,17 +36,12 @@ struct bench {
     void *px;
     char *scratch; /* LINEAR_SCRATCH for each worker */
     int samples;
-    bool wide; /* 512-bit limits */
+    bool wide; /* attention is in 512-bit registers */
     int n_pairs;
     struct {
         char name[64];
         double value;
     } pairs[MAX_PAIRS];
-};
-
-struct series {
-    double v[MAX_SAMPLES];
-    int n;
 };
 
 static int64_t now_ns(const struct bench *b)
@@ -61,109 +56,20 @@ static int64_t now_ns(const struct bench *b)
 
 /* ---- limits ---- */
 
-__attribute__((target("avx512f"))) static double fma_512(int n)
+static double measure_flops(struct bench *b, const char *kernels)
 {
-    __m512 a[12];
-    __m512 x = _mm512_set1_ps(0.5f);
-    float sum = 0;
-
-    for (int i = 0; i < 12; i++)
-        a[i] = _mm512_set1_ps((float)i);
-    for (int r = 0; r < n; r++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            a[i] = _mm512_fmadd_ps(a[i], x, x);
-        __asm__ volatile("" ::"v"(x));
-    }
-    for (int i = 0; i < 12; i++)
-        sum += _mm512_reduce_add_ps(a[i]);
-    __asm__ volatile("" ::"x"(sum));
-    return 12.0 * 32 * n;
-}
-
-__attribute__((target("avx2,fma"))) static double fma_256(int n)
-{
-    __m256 a[12];
-    __m256 x = _mm256_set1_ps(0.5f);
-
-    for (int i = 0; i < 12; i++)
-        a[i] = _mm256_set1_ps((float)i);
-    for (int r = 0; r < n; r++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            a[i] = _mm256_fmadd_ps(a[i], x, x);
-        __asm__ volatile("" ::"x"(x));
-    }
-    for (int i = 0; i < 12; i++)
-        __asm__ volatile("" ::"x"(a[i]));
-    return 12.0 * 16 * n;
-}
-
-__attribute__((target("avx512f,avx512bf16"))) static double dot_bf16(int n)
-{
-    __m512 a[12];
-    __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f003f00);
-    float sum = 0;
-
-    for (int i = 0; i < 12; i++)
-        a[i] = _mm512_set1_ps((float)i);
-    for (int r = 0; r < n; r++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            a[i] = _mm512_dpbf16_ps(a[i], x, x);
-        __asm__ volatile("" ::"v"(x));
-    }
-    for (int i = 0; i < 12; i++)
-        sum += _mm512_reduce_add_ps(a[i]);
-    __asm__ volatile("" ::"x"(sum));
-    return 12.0 * 64 * n;
-}
-
-/* Sum of four streams, 512 KB an item. */
-__attribute__((target("avx2"))) static void read_item(void *arg, int item, int worker)
-{
-    const struct bench *b = arg;
-    const __m256i *p = (const __m256i *)(b->arena + (size_t)item * (512 << 10));
-    size_t quarter = (512 << 10) / 4 / sizeof *p;
-    __m256i s = _mm256_setzero_si256();
-
-    (void)worker;
-    for (size_t i = 0; i < quarter; i++)
-        s = _mm256_add_epi64(
-            s, _mm256_xor_si256(_mm256_xor_si256(p[i], p[i + quarter]),
-                                _mm256_xor_si256(p[i + 2 * quarter], p[i + 3 * quarter])));
-    __asm__ volatile("" ::"x"(s));
-}
-
-typedef double flops_fn(int n);
-
-static void flops_item(void *arg, int item, int worker)
-{
-    flops_fn *const *fn = arg;
-
-    (void)item;
-    (void)worker;
-    (*fn)(50000);
-}
-
-static double measure_flops(struct bench *b, flops_fn *fn)
-{
-    int n = pool_workers(b->pool);
     int64_t t = now_ns(b);
-    double one;
+    double done = limit_flops_work(b->pool, kernels);
 
-    pool_run(b->pool, flops_item, &fn, n);
-    t = now_ns(b) - t;
-    one = fn(1);
-    return one * 50000 * n / (double)t;
+    return done / (double)(now_ns(b) - t);
 }
 
 static double measure_read(struct bench *b)
 {
     int64_t t = now_ns(b);
+    double read = limit_read_work(b->pool, b->arena, ARENA / 4);
 
-    pool_run(b->pool, read_item, b, ARENA / (512 << 10) / 4);
-    return ARENA / 4 / (double)(now_ns(b) - t);
+    return read / (double)(now_ns(b) - t);
 }
 
 /* ---- linear ---- */
@@ -248,20 +154,6 @@ static double run_attention(struct bench *b, int rows, int context)
 
 /* ---- series and lines ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(struct series *s)
-{
-    qsort(s->v, (size_t)s->n, sizeof *s->v, by_value);
-    return s->v[s->n / 2];
-}
-
 static double best(struct series *s)
 {
     median(s);
@@ -281,13 +173,6 @@ static void report(struct bench *b, const char *name, struct series *got, struct
     }
 }
 
-static flops_fn *limit_of(const struct bench *b)
-{
-    if (strcmp(b->kern->name, "bf16") == 0)
-        return dot_bf16;
-    return b->wide ? fma_512 : fma_256;
-}
-
 static void bench_linear_flops(struct bench *b, int m, int n, int k)
 {
     struct series got = {.n = b->samples};
@@ -297,7 +182,7 @@ static void bench_linear_flops(struct bench *b, int m, int n, int k)
     char name[64];
 
     for (int i = 0; i < b->samples; i++) {
-        limit.v[i] = measure_flops(b, limit_of(b));
+        limit.v[i] = measure_flops(b, b->kern->name);
         got.v[i] = flop / run_linear(b, m, n, k, repeat);
     }
     snprintf(name, sizeof name, "%s.linear.%dx%dx%d", b->kern->name, m, n, k);
@@ -328,7 +213,7 @@ static void bench_attention(struct bench *b, int rows, int context)
     char name[64];
 
     for (int i = 0; i < b->samples; i++) {
-        limit.v[i] = measure_flops(b, b->wide ? fma_512 : fma_256);
+        limit.v[i] = measure_flops(b, b->wide ? "avx512" : "avx2");
         got.v[i] = keys * 9 * 64 * 4 / run_attention(b, rows, context);
     }
     snprintf(name, sizeof name, "%s.attention.%dof%d", b->kern->name, rows, context);

@@ -9,29 +9,17 @@
 #include <sys/mman.h>
 
 #include "base/err.h"
+#include "series.h"
 
 enum { BYTES = 512 << 20, SAMPLES = 9 };
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return v[n / 2];
-}
 
 int main(void)
 {
     struct err e = {0};
     struct pool *p = pool_new(0, &e);
     void *bytes = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    double read[SAMPLES], fma[SAMPLES];
-    bool wide = __builtin_cpu_supports("avx512f");
+    struct series read = {.n = SAMPLES}, fma = {.n = SAMPLES};
+    const char *widest = __builtin_cpu_supports("avx512f") ? "avx512" : "avx2";
 
     if (!p || bytes == MAP_FAILED) {
         fprintf(stderr, "bench_limits: no threads or no memory\n");
@@ -41,11 +29,10 @@ int main(void)
     memset(bytes, 1, BYTES);
     pool_adopt(p);
     for (int i = 0; i < SAMPLES; i++) {
-        read[i] = limit_read(p, bytes, BYTES) / 1e9;
-        fma[i] = wide ? limit_flops(p, limit_fma512_item, 32) / 1e9
-                      : limit_flops(p, limit_fma256_item, 16) / 1e9;
+        read.v[i] = limit_read(p, bytes, BYTES) / 1e9;
+        fma.v[i] = limit_flops(p, widest) / 1e9;
     }
-    printf("read_gbs %.2f\nfma_gflops %.1f\n", median(read, SAMPLES), median(fma, SAMPLES));
+    printf("read_gbs %.2f\nfma_gflops %.1f\n", median(&read), median(&fma));
     pool_free(p);
     munmap(bytes, BYTES);
     return 0;

@@ -179,7 +179,7 @@ static void bench_prefill(struct bench *b)
         struct kv_seq *seq = kv_seq_new(b->kv, &e);
         struct forward_span span = {seq, prompt, PREFILL, NULL};
         struct logits_row row = {.target = -1};
-        double limit = flops_limit(b->kern->name, b->pool);
+        double limit = limit_flops(b->pool, b->kern->name);
         int64_t t0 = clock_mono_ns();
 
         run(b, &span, 1, &last, 1, &row);

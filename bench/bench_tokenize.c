@@ -1,9 +1,9 @@
 /* bench_tokenize [DIR] [MB]: encode and decode speed of a tokenizer on one core, in MB/s.
  *
  * The text is made here, from a fixed seed: a third each of prose (words of a Zipf-like
- * distribution over 60,000), code, and text in other scripts. No line occurs twice. One line a
- * measure on stdout: encode  <MB/s>  <MB>  <tokens>      the best and the median of five runs
- *     decode  <MB/s> ... */
+ * distribution over 60,000), code, and text in other scripts. No line occurs twice. Prints `name
+ * value` lines: the median of five runs by the wall clock (_mbs) and by the time of the core
+ * (_core_mbs). */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "series.h"
 #include "text/tokenizer.h"
 
 enum { RUNS = 5, WORDS = 60000 };
@@ -132,15 +133,8 @@ static void make_text(struct buf *b, size_t bytes)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 struct times {
-    double wall_ms[RUNS], core_ms[RUNS];
+    struct series wall_ms, core_ms;
 };
 
 static double core_ms(void)
@@ -153,16 +147,14 @@ static double core_ms(void)
 
 static void print_speed(const char *what, struct times *t, size_t bytes)
 {
-    qsort(t->wall_ms, RUNS, sizeof *t->wall_ms, by_value);
-    qsort(t->core_ms, RUNS, sizeof *t->core_ms, by_value);
-    printf("%s_mbs %.1f\n%s_core_mbs %.1f\n", what, (double)bytes / 1e3 / t->wall_ms[RUNS / 2],
-           what, (double)bytes / 1e3 / t->core_ms[RUNS / 2]);
+    printf("%s_mbs %.1f\n%s_core_mbs %.1f\n", what, (double)bytes / 1e3 / median(&t->wall_ms), what,
+           (double)bytes / 1e3 / median(&t->core_ms));
 }
 
 static int time_encode(const struct tokenizer *t, const struct buf *text, struct token_list *ids,
                        struct err *e)
 {
-    struct times times;
+    struct times times = {.wall_ms.n = RUNS, .core_ms.n = RUNS};
 
     for (int i = 0; i < RUNS; i++) {
         int64_t start = clock_mono_ns();
@@ -171,8 +163,8 @@ static int time_encode(const struct tokenizer *t, const struct buf *text, struct
         token_list_reset(ids);
         if (tokenizer_encode(t, buf_str(text), text->len, 0, ids, e) < 0)
             return -1;
-        times.wall_ms[i] = clock_ms_since(start);
-        times.core_ms[i] = core_ms() - core;
+        times.wall_ms.v[i] = clock_ms_since(start);
+        times.core_ms.v[i] = core_ms() - core;
     }
     print_speed("tokenize", &times, text->len);
     printf("tokens %zu\n", ids->n);
@@ -182,7 +174,7 @@ static int time_encode(const struct tokenizer *t, const struct buf *text, struct
 static void time_decode(const struct tokenizer *t, const struct token_list *ids)
 {
     struct buf back = {0};
-    struct times times;
+    struct times times = {.wall_ms.n = RUNS, .core_ms.n = RUNS};
 
     for (int i = 0; i < RUNS; i++) {
         int64_t start = clock_mono_ns();
@@ -190,8 +182,8 @@ static void time_decode(const struct tokenizer *t, const struct token_list *ids)
 
         buf_reset(&back);
         tokenizer_decode(t, ids->ids, ids->n, 0, &back);
-        times.wall_ms[i] = clock_ms_since(start);
-        times.core_ms[i] = core_ms() - core;
+        times.wall_ms.v[i] = clock_ms_since(start);
+        times.core_ms.v[i] = core_ms() - core;
     }
     print_speed("decode", &times, back.len);
     buf_release(&back);

@@ -215,7 +215,7 @@ static void run(struct bench *b)
 
     for (int i = -1; i < b->samples; i++) {
         struct err e = {0};
-        double limit = flops_limit(b->kern->name, b->pool), f, g;
+        double limit = limit_flops(b->pool, b->kern->name), f, g;
 
         if (pass_begin(b->pass, &job, &e) < 0)
             die(&e);

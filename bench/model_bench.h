@@ -1,4 +1,5 @@
-/* bench/model_bench.h - what the benches of a model share: a loaded model, and medians. */
+/* bench/model_bench.h - what the benches of a model share: a loaded model, and the end after an
+ * error. */
 #ifndef BENCH_MODEL_BENCH_H
 #define BENCH_MODEL_BENCH_H
 
@@ -9,33 +10,14 @@
 
 #include "base/err.h"
 #include "model/model.h"
+#include "series.h"
 #include "tensor/model_dir.h"
 #include "tensor/weights.h"
-
-enum { MAX_SAMPLES = 500 };
-
-struct series {
-    double v[MAX_SAMPLES];
-    int n;
-};
 
 static inline void die(const struct err *e)
 {
     fprintf(stderr, "bench: %s %s\n", e->msg, e->detail);
     exit(1);
-}
-
-static inline int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static inline double median(struct series *s)
-{
-    qsort(s->v, (size_t)s->n, sizeof *s->v, compare_doubles);
-    return s->v[s->n / 2];
 }
 
 /* The caller frees both (weights_free, model_free). */
