@@ -86,13 +86,13 @@ size_t api_limit(void *arg, const char *method, const char *raw_path)
 
 static json_t *v1_body(const struct http_refusal_facts *f)
 {
+    bool overloaded = f->kind == HTTP_OVERLOADED;
     const char *code = f->kind == HTTP_TOO_LARGE ? "payload_too_large"
-                       : f->status >= 500        ? "server_error"
+                       : overloaded              ? "server_error"
                                                  : "invalid_parameter";
 
     return json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", f->message, "type",
-                     f->status >= 500 ? "server_error" : "invalid_request_error", "param", "code",
-                     code);
+                     overloaded ? "server_error" : "invalid_request_error", "param", "code", code);
 }
 
 static json_t *management_body(const struct http_refusal_facts *f)

@@ -1,5 +1,6 @@
 /* http/answer.c - from a filled http_resp to the library's response. */
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -7,13 +8,22 @@
 
 enum { STREAM_BLOCK = 16384 };
 
-static void add(struct http_call *call, const char *name, const char *value)
+/* Takes one header of an answer; value NULL: there is none of this name. */
+typedef void header_fn(void *to, const char *name, const char *value);
+
+static void to_library(void *answer, const char *name, const char *value)
 {
     if (value)
-        MHD_add_response_header(call->answer, name, value);
+        MHD_add_response_header(answer, name, value);
 }
 
-static void add_cors(struct http_call *call)
+static void to_bytes(void *out, const char *name, const char *value)
+{
+    if (value)
+        buf_printf(out, "%s: %s\r\n", name, value);
+}
+
+static void add_cors(struct http_call *call, header_fn *add, void *to)
 {
     const struct http_config *c = &call->srv->c;
     const char *origin = http_req_header(&call->req, "Origin");
@@ -21,25 +31,51 @@ static void add_cors(struct http_call *call)
     if (!origin || !guard_origin_listed(c->cors_origins, origin))
         return;
     if (guard_origin_listed(c->cors_origins, "*")) {
-        add(call, "Access-Control-Allow-Origin", "*");
+        add(to, "Access-Control-Allow-Origin", "*");
     } else {
-        add(call, "Access-Control-Allow-Origin", origin);
-        add(call, "Vary", "Origin");
+        add(to, "Access-Control-Allow-Origin", origin);
+        add(to, "Vary", "Origin");
     }
-    add(call, "Access-Control-Expose-Headers", c->cors_expose);
+    add(to, "Access-Control-Expose-Headers", c->cors_expose);
 }
 
-static void add_headers(struct http_call *call)
+static void add_headers(struct http_call *call, header_fn *add, void *to)
 {
     const struct http_resp *r = &call->resp;
 
-    add(call, "Content-Type", r->content_type);
+    add(to, "Content-Type", r->content_type);
     for (int i = 0; i < r->n_headers; i++)
-        add(call, r->headers[i].name, r->headers[i].value);
-    add(call, "X-Request-ID", call->req.request_id[0] ? call->req.request_id : NULL);
-    add_cors(call);
+        add(to, r->headers[i].name, r->headers[i].value);
+    add(to, "X-Request-ID", call->req.request_id[0] ? call->req.request_id : NULL);
+    add_cors(call, add, to);
     if (r->close)
-        add(call, "Connection", "close");
+        add(to, "Connection", "close");
+}
+
+/* The date of an answer (RFC 9110, 5.6.7), whatever the locale. */
+static void add_date(struct buf *out)
+{
+    static const char days[] = "SunMonTueWedThuFriSat";
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    time_t now = time(NULL);
+    struct tm t = {0};
+
+    gmtime_r(&now, &t);
+    buf_printf(out, "Date: %.3s, %02d %.3s %d %02d:%02d:%02d GMT\r\n", days + 3 * t.tm_wday,
+               t.tm_mday, months + 3 * t.tm_mon, t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+}
+
+void answer_write(struct http_call *call, struct buf *out)
+{
+    const struct buf *body = &call->resp.body;
+
+    buf_printf(out, "HTTP/1.1 %d %s\r\n", call->resp.status,
+               MHD_get_reason_phrase_for((unsigned)call->resp.status));
+    add_date(out);
+    buf_printf(out, "Content-Length: %zu\r\n", body->len);
+    add_headers(call, to_bytes, out);
+    buf_add_str(out, "\r\n");
+    buf_add(out, buf_str(body), body->len);
 }
 
 static int build_from_file(struct http_call *call)
@@ -51,7 +87,7 @@ static int build_from_file(struct http_call *call)
         return -1;
     call->answer_bytes = r->file_bytes;
     r->file = -1; /* the response closes it */
-    add_headers(call);
+    add_headers(call, to_library, call->answer);
     return 0;
 }
 
@@ -72,7 +108,7 @@ int answer_build(struct http_call *call)
         return -1;
     }
     call->answer_bytes = len;
-    add_headers(call);
+    add_headers(call, to_library, call->answer);
     return 0;
 }
 
@@ -88,7 +124,7 @@ int answer_build_stream(struct http_call *call)
     if (!call->answer)
         return -1;
     call_ref(call);
-    add_headers(call);
+    add_headers(call, to_library, call->answer);
     return 0;
 }
 
@@ -119,7 +155,7 @@ enum MHD_Result answer_queue(struct http_call *call)
     if (!call->answer)
         return MHD_NO;
     call->phase = CALL_SENT;
-    rc = MHD_queue_response(call->mhd, (unsigned)call->resp.status, call->answer);
+    rc = call->srv->queue_response(call->mhd, (unsigned)call->resp.status, call->answer);
     answer_forget(call);
     return rc;
 }

@@ -176,13 +176,18 @@ void call_choose_id(struct http_call *call)
         new_id("req_", call->req.request_id, sizeof call->req.request_id);
 }
 
+void call_identify(struct http_call *call)
+{
+    format_client(call);
+    call_choose_id(call);
+}
+
 int call_read_head(struct http_call *call, const char *method)
 {
     call->req.arrived_ns = clock_mono_ns();
     call->req.method = arena_strdup(&call->arena, method, strlen(method));
     if (!call->req.method || copy_headers(call) < 0)
         return -1;
-    format_client(call);
-    call_choose_id(call);
+    call_identify(call);
     return 0;
 }

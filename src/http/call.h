@@ -29,9 +29,13 @@
 #include "http/server.h"
 #include "http/workers.h"
 
+typedef enum MHD_Result queue_response_fn(struct MHD_Connection *c, unsigned int status,
+                                          struct MHD_Response *r);
+
 struct http_server {
     struct http_config c; /* its strings are owned */
     struct MHD_Daemon *mhd;
+    queue_response_fn *queue_response; /* the library's own; see own_pages.c */
     int listen_fd;
     int port;
     struct conns *conns;
@@ -70,6 +74,7 @@ struct http_call {
     struct http_server *srv;
     struct conn *conn;
     struct MHD_Connection *mhd;
+    const char *uri, *uri_end;   /* in the library's memory, until the header has been read */
     struct MHD_Response *answer; /* what goes out; owned until queued */
     size_t answer_bytes;         /* of its body, 0 for a stream */
     struct arena arena;
@@ -96,7 +101,8 @@ struct http_call *call_of_req(struct http_req *req);
 struct http_call *call_of_resp(struct http_resp *r);
 struct http_call *call_of_stream(struct http_stream *s);
 int call_read_head(struct http_call *call, const char *method); /* -1: out of memory */
-void call_choose_id(struct http_call *call);                    /* fills req.request_id */
+void call_identify(struct http_call *call);  /* fills req.client and req.request_id */
+void call_choose_id(struct http_call *call); /* fills req.request_id */
 
 /* exchange.c: what the library calls. */
 enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *c, const char *url,
@@ -109,6 +115,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *c, void **state,
 /* answer.c: call->answer from the filled call->resp, or as a stream. -1: out of memory. */
 int answer_build(struct http_call *call);
 int answer_build_stream(struct http_call *call);
+void answer_write(struct http_call *call, struct buf *out); /* the whole answer as bytes */
 void answer_resume(struct http_call *call); /* the connection goes on and sends call->answer */
 enum MHD_Result answer_queue(struct http_call *call); /* epoll thread; gives call->answer away */
 void answer_forget(struct http_call *call);
@@ -117,7 +124,11 @@ void answer_forget(struct http_call *call);
 enum MHD_Result refuse_now(struct http_call *call, enum http_refusal kind, size_t measured,
                            const char *message); /* before the body is read */
 enum MHD_Result refuse_midway(struct http_call *call, enum http_refusal kind, size_t measured,
-                              const char *message); /* while it is read */
+                              const char *message); /* while it is read, or never will be */
+
+/* own_pages.c: what the library answers itself. NULL: the library cannot be found. */
+queue_response_fn *own_pages_library(void);
+
 enum MHD_Result answer_preflight(struct http_call *call);
 
 /* framing.c: the lines of the header as they lie in the library's memory, in order; then the end.
@@ -128,6 +139,11 @@ struct line_order {
 };
 void framing_see_line(struct line_order *o, const char *name, const char *value);
 void framing_see_end(struct line_order *o);
+
+/* The request line as the library cut it in place: whether one space stood between its three parts,
+ * and no NUL in them. */
+bool framing_line_whole(const char *method, const char *uri, const char *uri_end,
+                        const char *version);
 
 /* NULL, or why the header must be refused. */
 const char *framing_fault(const struct http_req *req, const char *version);

@@ -33,6 +33,8 @@ struct conn {
     int64_t deadline_ns;
     size_t drained;
     struct http_call *call;
+    struct http_server *server;
+    struct http_call *reading; /* the epoll thread's alone */
 };
 
 struct conns {
@@ -304,14 +306,31 @@ static struct conn *add(struct conns *cs, struct conn *c, uint32_t events)
     return c;
 }
 
-struct conn *conns_add(struct conns *cs, int fd)
+struct conn *conns_add(struct conns *cs, struct http_server *s, int fd)
 {
     struct conn *c = calloc(1, sizeof *c);
 
     if (!c)
         return NULL;
     c->fd = fd;
+    c->server = s;
     return add(cs, c, EPOLLRDHUP | EPOLLET);
+}
+
+struct http_server *conn_server(const struct conn *c)
+{
+    return c->server;
+}
+
+void conn_set_reading(struct conn *c, struct http_call *call)
+{
+    if (c)
+        c->reading = call;
+}
+
+struct http_call *conn_reading(const struct conn *c)
+{
+    return c->reading;
 }
 
 void conns_remove(struct conns *cs, struct conn *c)
@@ -390,9 +409,9 @@ void conns_linger(struct conns *cs, int fd)
 {
     struct conn *c = calloc(1, sizeof *c);
 
+    shutdown(fd, SHUT_WR);
     if (!c)
         return;
-    shutdown(fd, SHUT_WR);
     c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (c->fd < 0) {
         free(c);

@@ -13,16 +13,23 @@ struct conn;
 struct conns;
 struct err;
 struct http_call;
+struct http_server;
 
 /* Beyond `high` connections, each new one ends the oldest that waits for a request. */
 struct conns *conns_start(int high, struct err *e);
 void conns_stop(struct conns *cs); /* after the last connection was removed; NULL is allowed */
 int conns_count(struct conns *cs);
 
-struct conn *conns_add(struct conns *cs,
-                       int fd); /* NULL: out of memory; the connection is then unwatched */
+/* A connection of server `s`. NULL: out of memory; it is then unwatched. */
+struct conn *conns_add(struct conns *cs, struct http_server *s, int fd);
 void conns_remove(struct conns *cs,
                   struct conn *conn); /* before its descriptor is closed; frees it */
+
+/* The server it came in at, and the request that is being read on it; NULL: none yet. Epoll thread
+ * only. */
+struct http_server *conn_server(const struct conn *conn);
+void conn_set_reading(struct conn *conn, struct http_call *call); /* conn NULL is allowed */
+struct http_call *conn_reading(const struct conn *conn);
 
 /* The call that runs on the connection now; NULL: none. The watcher may mark it gone until it is
  * replaced. Where `may_probe`, it may send "100 Continue" to find out whether a half-closed client

@@ -83,16 +83,16 @@ static enum MHD_Result check_length(struct http_call *call)
 static enum MHD_Result on_head(struct http_call *call, const char *method, const char *version)
 {
     const struct http_config *c = &call->srv->c;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(call->mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     const char *host, *origin, *fault;
 
-    call->conn = info ? info->socket_context : NULL;
     call->http_1_1 = strcmp(version, "HTTP/1.1") == 0;
     if (call_read_head(call, method) < 0)
         return MHD_NO;
-    fault = call->broken_lines ? "A header line is folded or holds a NUL byte."
-                               : framing_fault(&call->req, version);
+    fault =
+        !framing_line_whole(method, call->uri, call->uri_end, version)
+            ? "The request line must be a method, an address and a version, with one space each."
+        : call->broken_lines ? "A header line is folded or holds a NUL byte."
+                             : framing_fault(&call->req, version);
     if (fault)
         return refuse_now(call, HTTP_BAD_REQUEST, 0, fault);
     host = http_req_header(&call->req, "Host");
@@ -135,13 +135,12 @@ enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *c, const c
     struct http_call *call = *state;
     size_t n = *upload_len;
 
-    (void)cls, (void)url;
+    (void)cls, (void)c, (void)url;
     if (!call)
         return MHD_NO;
     *upload_len = 0;
     switch (call->phase) {
     case CALL_NEW:
-        call->mhd = c;
         *upload_len = n;
         return on_head(call, method, version);
     case CALL_READING:
@@ -162,8 +161,18 @@ enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *c, const c
 
 void *exchange_on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 {
-    (void)c;
-    return call_new(cls, uri);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_call *call = call_new(cls, uri);
+
+    if (!call)
+        return NULL;
+    call->mhd = c;
+    call->uri = uri;
+    call->uri_end = uri + strlen(uri);
+    call->conn = info ? info->socket_context : NULL;
+    conn_set_reading(call->conn, call);
+    return call;
 }
 
 void exchange_on_completed(void *cls, struct MHD_Connection *c, void **state,
@@ -175,6 +184,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *c, void **state,
     if (!call)
         return;
     *state = NULL;
+    conn_set_reading(call->conn, NULL);
     conns_set_call(s->conns, call->conn, NULL, false);
     conns_set_idle(s->conns, call->conn, after_ms(s->c.head_timeout_ms));
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) {

@@ -95,6 +95,13 @@ void framing_see_end(struct line_order *o)
         o->broken = true;
 }
 
+bool framing_line_whole(const char *method, const char *uri, const char *uri_end,
+                        const char *version)
+{
+    return method + strlen(method) + 1 == uri && uri_end + 1 == version &&
+           !memchr(uri, ' ', (size_t)(uri_end - uri));
+}
+
 const char *framing_fault(const struct http_req *req, const char *version)
 {
     bool http_1_1 = strcmp(version, "HTTP/1.1") == 0;

@@ -10,8 +10,9 @@
 #include "http/call.h"
 
 static const int status_of[] = {
-    [HTTP_BAD_REQUEST] = 400, [HTTP_TOO_LARGE] = 413,  [HTTP_BAD_HOST] = 403,
-    [HTTP_BAD_ORIGIN] = 403,  [HTTP_OVERLOADED] = 503,
+    [HTTP_BAD_REQUEST] = 400, [HTTP_TOO_LARGE] = 413,   [HTTP_BAD_HOST] = 403,
+    [HTTP_BAD_ORIGIN] = 403,  [HTTP_OVERLOADED] = 503,  [HTTP_LONG_ADDRESS] = 414,
+    [HTTP_LONG_HEADER] = 431, [HTTP_BAD_VERSION] = 505,
 };
 
 static const char *plain_body(const struct http_refusal_facts *f, struct buf *body)
@@ -59,8 +60,9 @@ enum MHD_Result refuse_now(struct http_call *call, enum http_refusal kind, size_
     return queue(call);
 }
 
-/* The library takes no response while a body is being read, so the bytes are written here: nothing
- * else is on its way on this connection. */
+/* The library takes no response while a body is being read, and sends its own ones wrongly where it
+ * stumbled over a length: so the bytes are written here. Nothing else is on its way on this
+ * connection. */
 enum MHD_Result refuse_midway(struct http_call *call, enum http_refusal kind, size_t measured,
                               const char *message)
 {
@@ -69,13 +71,7 @@ enum MHD_Result refuse_midway(struct http_call *call, enum http_refusal kind, si
     struct buf out = {0};
 
     fill(call, kind, measured, message);
-    buf_printf(&out,
-               "HTTP/1.1 %d Refused\r\nConnection: close\r\nContent-Type: %s\r\n"
-               "Content-Length: %zu\r\nX-Request-ID: %s\r\n%s\r\n",
-               call->resp.status, call->resp.content_type ? call->resp.content_type : "text/plain",
-               call->resp.body.len, call->req.request_id,
-               call->resp.status == 503 ? "Retry-After: 10\r\n" : "");
-    buf_add(&out, buf_str(&call->resp.body), call->resp.body.len);
+    answer_write(call, &out);
     if (info && !out.failed) {
         send(info->connect_fd, out.data, out.len, MSG_DONTWAIT | MSG_NOSIGNAL);
         conns_linger(call->srv->conns, info->connect_fd);

@@ -146,7 +146,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-        *context = info ? conns_add(s->conns, info->connect_fd) : NULL;
+        *context = info ? conns_add(s->conns, s, info->connect_fd) : NULL;
         conns_set_idle(s->conns, *context,
                        clock_mono_ns() + (int64_t)s->c.head_timeout_ms * 1000000);
     } else {
@@ -190,7 +190,8 @@ static int start_parts(struct http_server *s, struct err *e)
     s->workers = s->conns ? workers_new(s->c.max_threads, e) : NULL;
     if (!s->workers)
         return -1;
-    s->mhd = start_daemon(s);
+    s->queue_response = own_pages_library();
+    s->mhd = s->queue_response ? start_daemon(s) : NULL;
     return s->mhd ? 0 : err_set(e, ERR_IO, "the HTTP thread could not be started");
 }
 

@@ -32,11 +32,14 @@ typedef size_t http_limit_fn(void *arg, const char *method, const char *raw_path
 /* Writes the body of a refusal that the server makes itself, and returns its content type (static).
  * Epoll thread. */
 enum http_refusal {
-    HTTP_BAD_REQUEST, /* 400 framing */
-    HTTP_TOO_LARGE,   /* 413; limit and measured bytes are given */
-    HTTP_BAD_HOST,    /* 403 Host is neither local nor listed */
-    HTTP_BAD_ORIGIN,  /* 403 Origin is foreign and not listed */
-    HTTP_OVERLOADED,  /* 503 bodies in flight, threads or memory */
+    HTTP_BAD_REQUEST,  /* 400 framing */
+    HTTP_TOO_LARGE,    /* 413; limit and measured bytes are given */
+    HTTP_BAD_HOST,     /* 403 Host is neither local nor listed */
+    HTTP_BAD_ORIGIN,   /* 403 Origin is foreign and not listed */
+    HTTP_OVERLOADED,   /* 503 bodies in flight, threads or memory */
+    HTTP_LONG_ADDRESS, /* 414 the request line */
+    HTTP_LONG_HEADER,  /* 431 all header lines together */
+    HTTP_BAD_VERSION,  /* 505 another protocol than HTTP/1 */
 };
 struct http_refusal_facts {
     enum http_refusal kind;

@@ -310,12 +310,13 @@ size_t weaver_body_limit(const struct api *api, const char *method, const char *
 
 void weaver_refuse(const struct http_refusal_facts *f, struct buf *body)
 {
+    bool overloaded = f->kind == HTTP_OVERLOADED;
     const char *code = f->kind == HTTP_TOO_LARGE ? "request_too_large"
-                       : f->status >= 500        ? "busy"
+                       : overloaded              ? "busy"
                                                  : "invalid_request";
     json_t *o =
         json_pack("{s:s, s:s, s:b, s:{s:I}}", "error", code, "message", f->message, "retryable",
-                  f->status >= 500, "details", "limit_bytes", (json_int_t)f->limit_bytes);
+                  overloaded, "details", "limit_bytes", (json_int_t)f->limit_bytes);
 
     if (o)
         json_write(body, o);

@@ -54,28 +54,26 @@ struct row {
     bool closes;      /* the connection ends without our asking */
 };
 
-/* Two answers: libmicrohttpd 0.9.75 writes its own header twice for a length that it cannot read.
- */
 static const struct row rows[] = {
     {"cl_and_te", {400}, 1, 0, true},
     {"cl_zero_and_te", {400}, 1, 0, true},
     {"te_chunked_not_last", {400, 501}, 1, 0, true},
     {"two_lengths_differ", {400}, 1, 0, true},
-    {"length_signed", {400}, 2, 0, true},
-    {"length_list", {400}, 2, 0, true},
-    {"length_hex", {400}, 2, 0, true},
-    {"length_over_u64", {400, 413}, 2, 0, true},
-    {"length_negative", {400}, 2, 0, true},
+    {"length_signed", {400}, 1, 0, true},
+    {"length_list", {400}, 1, 0, true},
+    {"length_hex", {400}, 1, 0, true},
+    {"length_over_u64", {400}, 1, 0, true},
+    {"length_negative", {400}, 1, 0, true},
     {"space_before_colon", {400}, 1, 0, true},
     {"folded_header", {400}, 1, 0, true},
     {"nul_in_header", {400}, 1, 0, true},
     {"bare_lf", {400, 200}, 1, -1, false},
-    {"chunk_size_overflow", {400, 413}, 1, 0, true},
-    {"chunk_size_negative", {400, 413}, 1, 0, true},
+    {"chunk_size_overflow", {400}, 1, 0, true},
+    {"chunk_size_negative", {400}, 1, 0, true},
     {"chunk_ok_with_extension", {200}, 1, 1, false},
     {"pipelined_two", {200}, 2, 2, false},
     {"no_host", {400}, 1, 0, true},
-    {"header_64k", {431, 400, 413}, 1, 0, true},
+    {"header_64k", {431}, 1, 0, true},
     {"get_with_body", {200}, 1, 1, false},
 };
 
