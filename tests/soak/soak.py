@@ -107,11 +107,24 @@ class Soak:
             self.fault(f"bad request: {answer!r}")
         self.count("refused")
 
+    def rude(self, rng):
+        """What is not HTTP, or not to its end: one refusal, and the connection ends."""
+        chunked = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        data, status = rng.choice([(b"GET /v1/models HTTP/9.9\r\n\r\n", b"505"), (chunked + b"zz\r\n", b"400"),
+                                   (chunked + b"1" * 17 + b"\r\n", b"400"), (chunked + b"2;" + b"x" * 70000, b"400"),
+                                   (b"GET /v1/models HTTP/1.1\r\nHost: a\r\nCookie: " + b"a=b;" * 7000 + b"\r\n\r\n", b"431")])
+        with self.server.connect() as sock:
+            sock.sendall(data)
+            got = sock.recv(65536)
+        if not got.startswith(b"HTTP/1.1 " + status):
+            self.fault(f"{data[-60:]!r}: {got[:200]!r}")
+        self.count("rude")
+
     def client(self, seed):
         rng = random.Random(seed)
         while not self.over():
             try:
-                rng.choice([self.talk, self.talk, self.score, self.embed, self.leave, self.err])(rng)
+                rng.choice([self.talk, self.talk, self.score, self.embed, self.leave, self.err, self.rude])(rng)
             except (OSError, http.client.HTTPException, ValueError, KeyError) as e:
                 self.fault(f"client {seed}: {type(e).__name__} {e}")
 
@@ -127,18 +140,24 @@ class Soak:
                 self.fault(f"trainer: {e}")
             time.sleep(0.5)
 
-    def episode(self, step):
-        """Attach, three commits, two saves, detach, then a load of an older checkpoint and of the model."""
+    def attached(self, step):
+        """Attach, three commits, two saves, detach: the names of the saves."""
         trainer, names = Trainer(self.server), []
-        for k in range(3):
+        try:
+            for k in range(3):
+                trainer.commit(1)
+                if k != 1:
+                    fields = {**FIELDS, "run_id": "soak", "step": step * 10 + k, "parent": None}
+                    names.append(granted(trainer.call("save", {"manifest": fields}), 201)["name"])
+                    self.count("saves")
             trainer.commit(1)
-            if k != 1:
-                fields = {**FIELDS, "run_id": "soak", "step": step * 10 + k, "parent": None}
-                names.append(granted(trainer.call("save", {"manifest": fields}), 201)["name"])
-                self.count("saves")
-        trainer.commit(1)
-        trainer.detach()
-        del trainer
+        finally:
+            trainer.detach()
+        return names
+
+    def episode(self, step):
+        """A trainer comes and goes, then a load of an older checkpoint and of the model."""
+        names = self.attached(step)
         for body in ({"name": names[0]}, {"model_id": self.server.row}):
             granted(self.server.weights("load", body))
             self.count("loads")
@@ -182,7 +201,8 @@ def is_flat(soak, early, late):
 
 def run(seconds, clients):
     state = tempfile.mkdtemp(prefix="cairn-soak-")
-    server = Server(state, {"MAX_PENDING_REQUESTS": "16", "WEIGHTS_QUIESCE_MAX_HOLD_S": "20"})
+    server = Server(state, {"MAX_PENDING_REQUESTS": "16", "WEIGHTS_QUIESCE_MAX_HOLD_S": "20",
+                            "WEIGHTS_DRAIN_TIMEOUT_S": "300"})  # on a machine that is busy with other things
     soak = Soak(server, seconds)
     server.register_and_load("tiny-llama")
     work = [threading.Thread(target=soak.client, args=(i,)) for i in range(clients)]
