@@ -36,6 +36,7 @@ struct engine_config {
     int max_images;          /* images of the resident alive at once (default 3) */
     int64_t hold_timeout_ms; /* longest wait of a held request */
     int train_share;         /* percent of the time that training may take while requests run */
+    int background_share;    /* percent of a step of many rows that a lent core may be away */
 };
 
 struct engine *engine_start(const struct engine_config *c, struct err *e);
@@ -104,7 +105,7 @@ struct engine_stats {
 void engine_get_stats(struct engine *en, struct engine_stats *out);
 
 /* ---- generation ---- */
-enum { GEN_TOP_MAX = 128, GEN_STOP_IDS_MAX = 32 };
+enum { GEN_TOP_MAX = 128, GEN_STOP_IDS_MAX = 32, GEN_PROMPTS_MAX = 4096 };
 
 struct gen_bias {
     int32_t token;

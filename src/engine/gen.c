@@ -15,13 +15,13 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 
-enum { PROMPTS_MAX = 4096 };
+enum { TWIN_REACH = 256 }; /* sequences */
 
 static int check_shape(const struct gen_spec *spec, struct err *e)
 {
-    if (spec->n_prompts < 1 || spec->n_prompts > PROMPTS_MAX)
+    if (spec->n_prompts < 1 || spec->n_prompts > GEN_PROMPTS_MAX)
         return err_set(e, ERR_ARG, "%d prompts in one request, of 1 to %d", spec->n_prompts,
-                       PROMPTS_MAX);
+                       GEN_PROMPTS_MAX);
     if (spec->n_stop_ids < 0 || spec->n_stop_ids > GEN_STOP_IDS_MAX)
         return err_set(e, ERR_ARG, "%d stop ids, of at most %d", spec->n_stop_ids,
                        GEN_STOP_IDS_MAX);
@@ -90,13 +90,13 @@ static int copy_lists(struct gen *g, const struct gen_spec *spec, struct err *e)
     return 0;
 }
 
-/* Choices of one prompt (n > 1) are neighbours mostly, so the search from the nearest back is
- * short. */
+/* Choices of one prompt (n > 1) are neighbours mostly, so the search goes from the nearest back,
+ * and not far: a request may hold thousands of prompts that differ in their last token. */
 static int find_twin(const struct gen *g, int i)
 {
     const struct sequence *s = &g->sequences[i];
 
-    for (int j = i - 1; j >= 0; j--) {
+    for (int j = i - 1; j >= 0 && j >= i - TWIN_REACH; j--) {
         const struct sequence *t = &g->sequences[j];
 
         if (t->n_prompt == s->n_prompt &&

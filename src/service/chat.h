@@ -27,9 +27,10 @@ struct service;
 struct tokenizer;
 
 enum {
-    CHAT_CHOICES_MAX = 256,        /* prompts x best_of */
-    CHAT_STOP_IDS_MAX = 16,        /* beside the model's own end tokens */
-    CHAT_MAX_TOKENS_DEFAULT = 512, /* cut to the room that the context leaves */
+    CHAT_CHOICES_MAX = GEN_PROMPTS_MAX, /* prompts x best_of */
+    CHAT_N_MAX = 256,                   /* choices of one prompt */
+    CHAT_STOP_IDS_MAX = 16,             /* beside the model's own end tokens */
+    CHAT_MAX_TOKENS_DEFAULT = 512,      /* cut to the room that the context leaves */
 };
 
 struct chat_prompt {

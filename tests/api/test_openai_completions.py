@@ -54,6 +54,17 @@ def test_a_list_of_prompts_gives_a_choice_each_in_order(server, golden):
         assert both["usage"][key] == sum(s["usage"][key] for s in singles)
 
 
+def test_one_request_may_bring_thousands_of_prompts(server):
+    prompts = [f"The river ran low {i}" for i in range(1000)]
+    choices = server.complete(prompts, temperature=0, max_tokens=1).json()["choices"]
+    assert [c["index"] for c in choices] == list(range(1000))
+    for i in (0, 128, 999):
+        assert choices[i]["text"] == text(server.complete(prompts[i], temperature=0, max_tokens=1))
+    check_error(server.complete(["a"] * 4097), 400, "invalid_parameter", "prompt")
+    check_error(server.complete(["a"] * 2049, n=2), 400, "invalid_parameter", "n")
+    check_error(server.complete(n=257), 400, "invalid_parameter", "n")
+
+
 def test_n_choices_differ_and_a_seed_repeats_them(server):
     first = server.complete(n=3, **hot(seed=7)).json()
     texts = [c["text"] for c in first["choices"]]

@@ -39,7 +39,7 @@ static void check_job(const struct ask *a)
 {
     const struct chat_job *job = &a->job;
 
-    CHECK(job->n >= 1 && job->best_of >= job->n && job->best_of <= CHAT_CHOICES_MAX);
+    CHECK(job->n >= 1 && job->best_of >= job->n && job->best_of <= CHAT_N_MAX);
     CHECK(job->n_conversations + job->n_prompts >= 1);
     CHECK(job->temperature >= 0 && job->temperature <= 2 && job->top_p >= 0 && job->top_p <= 1);
     CHECK(job->max_tokens >= -1 && job->n_stops <= STOP_STRINGS_MAX);

@@ -24,10 +24,10 @@ struct streaming {
     const struct tokenizer *tokenizer;
     char id[COMPLETION_ID_MAX];
     json_int_t created;
-    json_t *model;                 /* owned string */
-    struct buf millm_model;        /* as in the header */
-    int n_calls[CHAT_CHOICES_MAX]; /* of each choice so far */
-    int held_choice;               /* whose reason is held back; -1: none */
+    json_t *model;           /* owned string */
+    struct buf millm_model;  /* as in the header */
+    int n_calls[CHAT_N_MAX]; /* of each choice so far; streams with tools have one conversation */
+    int held_choice;         /* whose reason is held back; -1: none */
     enum chat_finish held_reason;
 };
 
