@@ -92,16 +92,19 @@ json_t *model_object(struct service *s, const struct model_row *row)
     return o;
 }
 
+static int refuse_absent(int64_t id, struct refusal *r)
+{
+    return refuse_with(r, REFUSAL_MODEL_NOT_FOUND, json_pack("{s:I}", "model_id", (json_int_t)id),
+                       "There is no model %" PRId64 "; GET /api/models lists them.", id);
+}
+
 int model_find(struct service *s, int64_t id, struct model_row *row, struct refusal *r)
 {
     struct err e = {0};
 
     if (catalogue_get(s->db, id, row, &e) == 0)
         return 0;
-    if (e.code != ERR_NOT_FOUND)
-        return refuse_internal(r, &e);
-    return refuse_with(r, REFUSAL_MODEL_NOT_FOUND, json_pack("{s:I}", "model_id", (json_int_t)id),
-                       "There is no model %" PRId64 "; GET /api/models lists them.", id);
+    return e.code == ERR_NOT_FOUND ? refuse_absent(id, r) : refuse_internal(r, &e);
 }
 
 int models_list(struct service *s, json_t **data, struct refusal *r)
@@ -148,34 +151,53 @@ static int remove_cached(struct service *s, const struct model_row *row, struct 
     return rc;
 }
 
+static int refuse_delete(struct service *s, const struct model_row *row, struct refusal *r)
+{
+    if (row->status == MODEL_LOADED || row->status == MODEL_LOADING)
+        return refuse_with(r, REFUSAL_MODEL_BUSY,
+                           json_pack("{s:s, s:I, s:s}", "reason", "loaded", "model_id",
+                                     (json_int_t)row->id, "status", model_status_name(row->status)),
+                           "Model '%s' is %s; unload it first.", row->name,
+                           model_status_name(row->status));
+    if (row->locked)
+        return refuse_locked(row, r);
+    if (!weaver_holds_row(s->weaver, row->id))
+        return 0;
+    return refuse_with(
+        r, REFUSAL_MODEL_BUSY,
+        json_pack("{s:s, s:I}", "reason", "training", "model_id", (json_int_t)row->id),
+        "Model '%s' is the base of training runs or sampling sessions; end them "
+        "first.",
+        row->name);
+}
+
+/* A load that began after the row was read keeps it: *gone stays false then. */
+static int delete_row(struct service *s, const struct model_row *row, bool *gone, struct refusal *r)
+{
+    struct err e = {0};
+
+    *gone = catalogue_delete_idle(s->db, row->id, &e) == 0;
+    if (!*gone)
+        return e.code == ERR_NOT_FOUND ? 0 : refuse_internal(r, &e);
+    if (strcmp(row->source, "huggingface") == 0 && row->local_path && remove_cached(s, row, &e) < 0)
+        return refuse_internal(r, &e);
+    return 0;
+}
+
 int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *r)
 {
     struct model_row row = {0};
-    struct err e = {0};
-    int rc;
+    bool gone = false;
+    int rc = 0;
 
-    if (model_find(s, id, &row, r) < 0)
-        return -1;
-    if (row.status == MODEL_LOADED || row.status == MODEL_LOADING)
-        rc = refuse_with(r, REFUSAL_MODEL_BUSY,
-                         json_pack("{s:s, s:I, s:s}", "reason", "loaded", "model_id",
-                                   (json_int_t)id, "status", model_status_name(row.status)),
-                         "Model '%s' is %s; unload it first.", row.name,
-                         model_status_name(row.status));
-    else if (row.locked)
-        rc = refuse_locked(&row, r);
-    else if (weaver_holds_row(s->weaver, id))
-        rc = refuse_with(r, REFUSAL_MODEL_BUSY,
-                         json_pack("{s:s, s:I}", "reason", "training", "model_id", (json_int_t)id),
-                         "Model '%s' is the base of training runs or sampling sessions; end them "
-                         "first.",
-                         row.name);
-    else if (catalogue_delete(s->db, id, &e) < 0 ||
-             (strcmp(row.source, "huggingface") == 0 && row.local_path &&
-              remove_cached(s, &row, &e) < 0))
-        rc = refuse_internal(r, &e);
-    else
-        rc = 0;
+    while (rc == 0 && !gone) {
+        model_row_release(&row);
+        rc = model_find(s, id, &row, r);
+        if (rc == 0)
+            rc = refuse_delete(s, &row, r);
+        if (rc == 0)
+            rc = delete_row(s, &row, &gone, r);
+    }
     model_row_release(&row);
     *data = rc == 0 ? json_null() : NULL;
     return rc;
@@ -261,11 +283,8 @@ static int check_row_memory(void *ctx, struct refusal *r)
 {
     const struct claim *c = ctx;
     size_t need = c->row.estimated_memory_mb > 0 ? (size_t)c->row.estimated_memory_mb << 20 : 0;
-    struct image *old = engine_peek_image(c->op.s->engine);
-    size_t freed = old ? old->weights->bytes : 0;
 
-    image_unref(old);
-    return need > freed ? memory_refuse(c->op.s, need - freed, false, r) : 0;
+    return memory_refuse_instead(c->op.s, need, false, r);
 }
 
 static int check_unattached(void *ctx, struct refusal *r)
@@ -379,7 +398,7 @@ int models_load(struct service *s, int64_t id, const char *lease, const json_t *
         goto done;
     /* Before the answer: who asks for the row next finds it loading. */
     if (catalogue_set_status(s->db, id, MODEL_LOADING, NULL, &e) < 0)
-        rc = refuse_internal(r, &e);
+        rc = e.code == ERR_NOT_FOUND ? refuse_absent(id, r) : refuse_internal(r, &e);
     else
         rc = start_load(s, id, r);
     if (rc < 0) {

@@ -103,20 +103,15 @@ static int find_room(const struct row_work *w, struct row_plan *plan, struct ref
     struct service *s = w->s;
     struct err e = {0};
     size_t bytes = weights_bytes(&w->md.all, &e);
-    struct image *old = engine_peek_image(s->engine);
-    size_t freed = old ? old->weights->bytes : 0;
 
-    image_unref(old);
     *plan = (struct row_plan){.bytes = bytes};
     if (bytes == 0)
         return refuse_load(w, &e, NULL, r);
     if (memory_refuse(s, bytes, w->l->test_memory, r) == 0)
         return 0;
-    if (freed < bytes || memory_refuse(s, bytes - freed, w->l->test_memory, r) < 0)
-        return -1;
     refusal_clear(r);
-    plan->drops = true;
-    return 0;
+    plan->drops = memory_resident_bytes(s) > 0;
+    return memory_refuse_instead(s, bytes, w->l->test_memory, r);
 }
 
 static int make_room(struct row_work *w, struct refusal *r)
@@ -213,26 +208,42 @@ static void note_failure(struct row_work *w, const struct refusal *r)
     served_unref(now);
 }
 
-static int find_row(struct row_work *w, struct refusal *r)
+static int refuse_gone(const struct row_work *w, struct refusal *r)
 {
-    struct err e = {0};
-
-    if (catalogue_get(w->s->db, w->l->id, &w->row, &e) == 0)
-        return 0;
     return refuse_with(r, REFUSAL_MODEL_NOT_FOUND,
                        json_pack("{s:I}", "model_id", (json_int_t)w->l->id),
                        "There is no model %" PRId64 ".", w->l->id);
 }
 
-static int work(struct row_work *w, struct refusal *r)
+static int find_row(struct row_work *w, struct refusal *r)
+{
+    struct err e = {0};
+
+    return catalogue_get(w->s->db, w->l->id, &w->row, &e) == 0 ? 0 : refuse_gone(w, r);
+}
+
+/* The row says that it is being loaded, and cannot be deleted from then on. */
+static int claim_row(struct row_work *w, struct refusal *r)
 {
     struct err e = {0};
 
     if (find_row(w, r) < 0)
         return -1;
+    if (w->row.status == MODEL_LOADING) /* each change of a row waits for the disk */
+        return 0;
+    if (catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e) < 0 &&
+        e.code == ERR_NOT_FOUND) {
+        model_row_release(&w->row);
+        return refuse_gone(w, r);
+    }
+    return 0;
+}
+
+static int work(struct row_work *w, struct refusal *r)
+{
+    if (claim_row(w, r) < 0)
+        return -1;
     str_copy(w->l->name, sizeof w->l->name, w->row.name);
-    if (w->row.status != MODEL_LOADING) /* each change of a row waits for the disk */
-        catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e);
     if (open_dir(w, r) < 0 || make_room(w, r) < 0 || read_image(w, r) < 0)
         return -1;
     engine_call(w->s->engine, swap, w);

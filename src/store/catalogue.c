@@ -318,19 +318,32 @@ int catalogue_change_locked(struct db *d, struct db_stmt *q, int64_t id, struct 
     return rc;
 }
 
-int catalogue_delete(struct db *d, int64_t id, struct err *e)
+static int delete_row(struct db *d, const char *sql, int64_t id, struct err *e)
 {
     struct db_stmt q = {0};
     int rc;
 
     if (db_begin(d, e) < 0)
         return -1;
-    rc = db_prepare(&q, d, "DELETE FROM models WHERE id = ?", e);
+    rc = db_prepare(&q, d, sql, e);
     if (rc == 0) {
         db_bind_int(&q, id);
         rc = catalogue_change_locked(d, &q, id, e);
     }
     return catalogue_end(d, rc, e);
+}
+
+int catalogue_delete(struct db *d, int64_t id, struct err *e)
+{
+    return delete_row(d, "DELETE FROM models WHERE id = ?", id, e);
+}
+
+int catalogue_delete_idle(struct db *d, int64_t id, struct err *e)
+{
+    return delete_row(d,
+                      "DELETE FROM models WHERE id = ? AND locked = 0 AND"
+                      " status NOT IN ('loading', 'loaded')",
+                      id, e);
 }
 
 int catalogue_set_status(struct db *d, int64_t id, enum model_status status,

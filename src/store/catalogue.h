@@ -70,6 +70,8 @@ int catalogue_get_by_path(struct db *d, const char *local_path, struct model_row
 int catalogue_list(struct db *d, struct model_row **rows, int *n, struct err *e);
 void catalogue_list_release(struct model_row *rows, int n);
 int catalogue_delete(struct db *d, int64_t id, struct err *e);
+/* The same unless it is locked, loaded or being loaded: ERR_NOT_FOUND then, too. */
+int catalogue_delete_idle(struct db *d, int64_t id, struct err *e);
 
 /* error_message NULL clears it; MODEL_LOADED stamps loaded_ms. */
 int catalogue_set_status(struct db *d, int64_t id, enum model_status status,

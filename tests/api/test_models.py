@@ -2,6 +2,7 @@
 import os
 import shutil
 import subprocess
+import threading
 import time
 
 import pytest
@@ -25,6 +26,25 @@ def test_a_row_has_its_fields_and_more_while_loaded(own):
     assert row["dtype"] == "torch.bfloat16" and row["device"] == "cpu" and row["num_parameters"] > 0
     assert row["architecture"] == "LlamaForCausalLM" and row["created_at"].endswith("Z")
     assert [r["id"] for r in granted(own.get("/api/models"))][-1] == own.row
+
+
+def test_a_model_that_is_deleted_while_it_is_loaded_is_gone_or_served_never_both(own, tmp_path):
+    shutil.copytree(MODELS / "tiny-qwen2", tmp_path / "racer")
+    for turn in range(16):
+        row = own.register(tmp_path / "racer")["id"]
+        loading = threading.Thread(target=own.post, args=(f"/api/models/{row}/load",))
+        loading.start()
+        time.sleep(turn * 0.0005)
+        deleted = own.call("DELETE", f"/api/models/{row}").status == 200
+        loading.join()
+        until = time.monotonic() + 60
+        while not deleted and granted(own.get(f"/api/models/{row}"))["status"] not in ("loaded", "error"):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        own.load(own.row) if status(own)["model"]["name"] != own.model else None  # waits for what still loads
+        assert (own.get(f"/api/models/{row}").status == 404) == deleted
+        if not deleted:
+            granted(own.call("DELETE", f"/api/models/{row}"))
 
 
 @pytest.mark.parametrize("body,status_,code", [

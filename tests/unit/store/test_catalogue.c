@@ -91,6 +91,28 @@ static void an_id_is_never_given_out_twice(void **state)
     db_close(d);
 }
 
+static void a_row_that_is_in_use_is_not_deleted_as_an_idle_one(void **state)
+{
+    struct db *d = fresh();
+    struct err e = {0};
+    int64_t id = add(d, "a", NULL, "/a");
+    struct model_row row;
+
+    (void)state;
+    assert_int_equal(catalogue_set_status(d, id, MODEL_LOADING, NULL, &e), 0);
+    assert_int_equal(catalogue_delete_idle(d, id, &e), -1);
+    assert_int_equal(e.code, ERR_NOT_FOUND);
+    assert_int_equal(catalogue_set_status(d, id, MODEL_LOADED, NULL, &e), 0);
+    assert_int_equal(catalogue_delete_idle(d, id, &e), -1);
+    assert_int_equal(catalogue_set_status(d, id, MODEL_READY, NULL, &e), 0);
+    assert_int_equal(catalogue_set_locked(d, id, true, &e), 0);
+    assert_int_equal(catalogue_delete_idle(d, id, &e), -1);
+    assert_int_equal(catalogue_set_locked(d, id, false, &e), 0);
+    assert_int_equal(catalogue_delete_idle(d, id, &e), 0);
+    assert_int_equal(catalogue_get(d, id, &row, &e), -1);
+    db_close(d);
+}
+
 static void a_clash_says_with_which_row_and_why(void **state)
 {
     static const struct {
@@ -297,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_comes_back_as_it_was_added),
         cmocka_unit_test(an_id_is_never_given_out_twice),
+        cmocka_unit_test(a_row_that_is_in_use_is_not_deleted_as_an_idle_one),
         cmocka_unit_test(a_clash_says_with_which_row_and_why),
         cmocka_unit_test(an_unknown_row_is_not_found_by_any_call),
         cmocka_unit_test(the_newest_row_is_listed_first),
