@@ -13,7 +13,7 @@
 #include "base/err.h"
 
 /* jansson's parser recurses (2048 levels at most); the limit is checked before it sees the text. */
-static int check_depth(const char *text, size_t len, struct err *e)
+int json_check_depth(const char *text, size_t len, struct err *e)
 {
     int depth = 0;
     bool in_string = false;
@@ -43,13 +43,14 @@ json_t *json_parse(const char *text, size_t len, struct err *e)
     json_error_t at;
     json_t *v;
 
-    if (check_depth(text, len, e) < 0)
+    if (json_check_depth(text, len, e) < 0)
         return NULL;
     v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
     if (!v && json_error_code(&at) == json_error_out_of_memory)
         err_nomem(e);
     else if (!v)
-        err_set(e, ERR_FORMAT, "malformed JSON at line %d, column %d: %s", at.line, at.column, at.text);
+        err_set(e, ERR_FORMAT, "malformed JSON at line %d, column %d: %s", at.line, at.column,
+                at.text);
     return v;
 }
 
@@ -260,7 +261,7 @@ static void write_value(struct buf *b, const json_t *v, int level)
     switch (json_typeof(v)) {
     case JSON_OBJECT:
         buf_add_char(b, '{');
-        json_object_foreach((json_t *)(uintptr_t)v, key, item) {
+        json_object_foreach ((json_t *)(uintptr_t)v, key, item) {
             if (n++)
                 buf_add_char(b, ',');
             if (level >= 0)
@@ -275,7 +276,7 @@ static void write_value(struct buf *b, const json_t *v, int level)
         break;
     case JSON_ARRAY:
         buf_add_char(b, '[');
-        json_array_foreach(v, i, item) {
+        json_array_foreach (v, i, item) {
             if (i)
                 buf_add_char(b, ',');
             if (level >= 0)

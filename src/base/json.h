@@ -1,9 +1,9 @@
 /* base/json.h - strict JSON on top of jansson, with errors that name the field.
  *
  * json_parse refuses duplicate keys, NaN and Infinity, invalid UTF-8, lone surrogates, a byte order
- * mark, trailing bytes and nesting deeper than JSON_DEPTH_MAX. The getters return 0 or -1 with ERR_ARG and a
- * message that names the key; json_opt_* leave *out alone when the key is absent or null. Strings are
- * borrowed from the object. */
+ * mark, trailing bytes and nesting deeper than JSON_DEPTH_MAX. The getters return 0 or -1 with
+ * ERR_ARG and a message that names the key; json_opt_* leave *out alone when the key is absent or
+ * null. Strings are borrowed from the object. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
@@ -17,6 +17,10 @@ struct buf;
 
 enum { JSON_DEPTH_MAX = 64 };
 
+/* 0, or -1 with ERR_FORMAT: text that jansson reads directly, with other flags than json_parse, is
+ * looked at first. Its parser recurses, and the stacks of handlers are small. */
+int json_check_depth(const char *text, size_t len, struct err *e);
+
 /* Owned value (json_decref), or NULL with ERR_FORMAT. Any JSON value is accepted at the top. */
 json_t *json_parse(const char *text, size_t len, struct err *e);
 json_t *json_parse_file(int dir_fd, const char *name, size_t max_bytes, struct err *e);
@@ -25,17 +29,19 @@ int json_get_str(const json_t *o, const char *key, const char **out, struct err 
 int json_get_int(const json_t *o, const char *key, int64_t *out, struct err *e);
 int json_opt_str(const json_t *o, const char *key, const char **out, struct err *e);
 int json_opt_bool(const json_t *o, const char *key, bool *out, struct err *e);
-int json_opt_int(const json_t *o, const char *key, int64_t *out, struct err *e); /* 500.0 counts as 500 */
+int json_opt_int(const json_t *o, const char *key, int64_t *out,
+                 struct err *e); /* 500.0 counts as 500 */
 int json_opt_num(const json_t *o, const char *key, double *out, struct err *e);
 
 /* Whole number stored as integer or as a real without fraction, |v| <= 2^53. */
 bool json_is_whole(const json_t *v, int64_t *out);
 
-/* Compact text of v appended to b: keys in insertion order, reals in shortest form that reads back to
- * the same binary64, only ", \ and control characters escaped. */
+/* Compact text of v appended to b: keys in insertion order, reals in shortest form that reads back
+ * to the same binary64, only ", \ and control characters escaped. */
 void json_write(struct buf *b, const json_t *v);
 void json_write_str(struct buf *b, const char *s, size_t len);
-/* The same with two-space indent, ": " and ",\n": the form of manifest.json. No newline at the end. */
+/* The same with two-space indent, ": " and ",\n": the form of manifest.json. No newline at the end.
+ */
 void json_write_pretty(struct buf *b, const json_t *v);
 void json_write_real(struct buf *b, double v);
 #endif

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/err.h"
 #include "base/json.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -57,6 +58,14 @@ static bool is_offered(const struct tool_reader *r, const char *name)
     return false;
 }
 
+/* A model may write anything: "[" without end as well. */
+static bool is_deep(const char *text, size_t len)
+{
+    struct err e = {0};
+
+    return json_check_depth(text, len, &e) < 0;
+}
+
 /* The arguments of a call as an object, however they are named; some models write them as text. */
 static json_t *arguments_of(const json_t *call)
 {
@@ -64,6 +73,8 @@ static json_t *arguments_of(const json_t *call)
 
     if (!v)
         v = json_object_get(call, "parameters");
+    if (json_is_string(v) && is_deep(json_string_value(v), json_string_length(v)))
+        return NULL;
     if (json_is_string(v))
         return json_loadb(json_string_value(v), json_string_length(v), 0, NULL);
     return v ? json_incref((json_t *)(uintptr_t)v) : json_object();
@@ -110,10 +121,10 @@ static bool tell_calls(struct tool_reader *r, const json_t *list)
 /* JSON objects one behind the other, or a list of them. Owned; NULL: something else. */
 static json_t *json_calls(const char *text, size_t len)
 {
-    json_t *list = json_array();
+    json_t *list = is_deep(text, len) ? NULL : json_array();
     size_t at = 0;
 
-    while (at < len) {
+    while (list && at < len) {
         json_error_t where;
         json_t *v;
 

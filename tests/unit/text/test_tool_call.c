@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,6 +151,59 @@ static void python_literals_become_json(void **state)
     CHECK(TOOLS_PYTHON, list);
 }
 
+struct nest {
+    enum tool_form form;
+    const char *before, *open, *close, *after;
+    int levels;
+};
+
+/* On a stack as small as a handler's. */
+static void *read_nest(void *arg)
+{
+    const struct nest *n = arg;
+    struct buf text = {0};
+    char *got;
+
+    buf_add_str(&text, n->before);
+    for (int i = 0; i < n->levels; i++)
+        buf_add_str(&text, n->open);
+    for (int i = 0; i < n->levels; i++)
+        buf_add_str(&text, n->close);
+    buf_add_str(&text, n->after);
+    got = read_answer(n->form, buf_str(&text), 4096);
+    assert_string_equal(got, buf_str(&text));
+    free(got);
+    buf_release(&text);
+    return NULL;
+}
+
+static void what_nests_too_deep_is_text(void **state)
+{
+    static const struct nest nests[] = {
+        {TOOLS_TAGGED, "<tool_call>", "[", "]", "</tool_call>", 100000},
+        {TOOLS_TAGGED, "<tool_call>{}", "{\"a\":", "", "", 100000},
+        {TOOLS_TAGGED, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":", "[", "]",
+         "}}</tool_call>", 2040},
+        {TOOLS_TAGGED, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":", "[", "]",
+         "}\"}</tool_call>", 2040},
+        {TOOLS_JSON, "{\"name\":\"f\",\"arguments\":{\"a\":", "[", "]", "}}", 2040},
+        {TOOLS_PYTHON, "<|tool_call_start|>[f(a=", "[", "]", ")]<|tool_call_end|>", 100000},
+        {TOOLS_PYTHON, "<|tool_call_start|>[f(a=", "{'a':", "", "", 100000},
+    };
+    pthread_attr_t small;
+    pthread_t thread;
+
+    (void)state;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 512 << 10);
+    for (size_t i = 0; i < sizeof nests / sizeof *nests; i++) {
+        assert_int_equal(pthread_create(&thread, &small, read_nest, (void *)(uintptr_t)&nests[i]),
+                         0);
+        pthread_join(thread, NULL);
+    }
+    pthread_attr_destroy(&small);
+}
+
 static void a_template_knows_tools_when_it_uses_the_variable(void **state)
 {
     static const struct {
@@ -182,6 +236,7 @@ int main(void)
         cmocka_unit_test(what_is_no_call_stays_text),
         cmocka_unit_test(a_bare_object_is_a_call_when_it_is_the_whole_answer),
         cmocka_unit_test(python_literals_become_json),
+        cmocka_unit_test(what_nests_too_deep_is_text),
         cmocka_unit_test(a_template_knows_tools_when_it_uses_the_variable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
