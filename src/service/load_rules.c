@@ -361,16 +361,14 @@ static int check_gpu(void *ctx, struct refusal *r)
 static int check_memory(void *ctx, struct refusal *r)
 {
     const struct load_op *op = ctx;
-    struct image *old = engine_peek_image(op->op.s->engine);
     struct err e = {0};
-    size_t bytes = weights_bytes(&op->index, &e), freed = old ? old->weights->bytes : 0;
+    size_t bytes = weights_bytes(&op->index, &e);
 
-    image_unref(old);
     if (op->in_place)
         return 0;
     if (op->room)
         return memory_refuse_test(op->op.s, bytes, r);
-    return memory_refuse(op->op.s, bytes > freed ? bytes - freed : 0, true, r);
+    return memory_refuse_instead(op->op.s, bytes, true, r);
 }
 
 const struct refusal_rule load_mode_rules[] = {

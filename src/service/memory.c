@@ -7,9 +7,11 @@
 #include "base/log.h"
 #include "base/meminfo.h"
 #include "engine/engine.h"
+#include "engine/image.h"
 #include "engine/image_bank.h"
 #include "service/refusal.h"
 #include "service/service.h"
+#include "tensor/weights.h"
 
 static int refuse_memory(size_t available, size_t required, size_t bytes, struct refusal *r)
 {
@@ -38,6 +40,22 @@ int memory_refuse(struct service *s, size_t bytes, bool tests, struct refusal *r
         return 0;
     }
     return available < required ? refuse_memory(available, required, bytes, r) : 0;
+}
+
+size_t memory_resident_bytes(struct service *s)
+{
+    struct image *im = engine_peek_image(s->engine);
+    size_t bytes = im ? im->weights->bytes : 0;
+
+    image_unref(im);
+    return bytes;
+}
+
+int memory_refuse_instead(struct service *s, size_t bytes, bool tests, struct refusal *r)
+{
+    size_t freed = memory_resident_bytes(s);
+
+    return bytes > freed ? memory_refuse(s, bytes - freed, tests, r) : 0;
 }
 
 int memory_refuse_test(struct service *s, size_t bytes, struct refusal *r)

@@ -14,6 +14,12 @@ struct service;
  * test build replaces the figure. */
 int memory_refuse(struct service *s, size_t bytes, bool tests, struct refusal *r);
 
+/* Bytes of the resident's weights; 0: none is resident. */
+size_t memory_resident_bytes(struct service *s);
+
+/* The same for weights that are read after the resident is gone: its memory comes free first. */
+int memory_refuse_instead(struct service *s, size_t bytes, bool tests, struct refusal *r);
+
 /* Only the figure of WEIGHTS_TEST_MEM_AVAILABLE, where one is set: for bytes that are in memory
  * already. */
 int memory_refuse_test(struct service *s, size_t bytes, struct refusal *r);

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/meminfo.h"
 #include "service/dir_facts.h"
+#include "service/memory.h"
 #include "service/models.h"
 #include "service/refusal.h"
 #include "service/registration.h"
@@ -24,14 +25,18 @@ static json_t *mb_or_null(const struct dir_facts *f)
     return count_or_null(f->has_weights, (f->n_bytes >> 20) + 1);
 }
 
-/* As a load would ask (service/memory.h): a tenth more than the weights. */
-static json_t *fits_memory(const struct dir_facts *f)
+/* As a load would ask, which gives the resident back where both do not fit. */
+static json_t *fits_memory(struct service *s, const struct dir_facts *f)
 {
-    size_t available;
+    struct refusal r = {0};
+    size_t ignored;
+    bool fits;
 
-    if (!f->has_weights || meminfo_available(&available) < 0)
+    if (!f->has_weights || meminfo_available(&ignored) < 0)
         return json_null();
-    return json_boolean((double)f->n_bytes * 1.1 <= (double)available);
+    fits = memory_refuse_instead(s, f->n_bytes, false, &r) == 0;
+    refusal_clear(&r);
+    return json_boolean(fits);
 }
 
 static json_t *problem_object(const struct dir_facts *f)
@@ -91,7 +96,7 @@ static json_t *preview_object(struct service *s, const struct registration *g,
     json_object_set_new(o, "disk_size_mb", mb_or_null(f));
     json_object_set_new(o, "estimated_memory_mb", mb_or_null(f));
     add_config(o, f);
-    json_object_set_new(o, "fits_memory", fits_memory(f));
+    json_object_set_new(o, "fits_memory", fits_memory(s, f));
     json_object_set_new(o, "loadable", json_boolean(f->loadable));
     json_object_set_new(o, "problem", problem_object(f));
     json_object_set_new(o, "existing_model_id", existing_id(s, g));

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import OPERATOR, ROOT
+from conftest import MODELS, OPERATOR, ROOT
 from trainer import Trainer, ask, files_below, granted, load, refused, sha256, status
 
 PROGRAM = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))
@@ -121,3 +121,16 @@ def test_too_little_memory_refuses_a_save_and_an_unknown_figure_does_not(faulty)
     assert details["required_bytes"] > details["snapshot_bytes"]
     other = faulty(WEIGHTS_TEST_MEM_AVAILABLE="unknown")
     granted(Trainer(other).save("run", 1), 201)
+
+
+def test_where_memory_holds_one_model_the_resident_gives_its_place(faulty):
+    server = faulty(WEIGHTS_TEST_MEM_AVAILABLE="100000")  # tiny-llama has 272,200 bytes
+    smaller = server.register(MODELS / "tiny-qwen3")["id"]  # 218,352
+    larger = server.register(MODELS / "tiny-lfm2")["id"]  # 344,064
+    plan = granted(server.weights("plan/load", {"model_id": smaller}, token=OPERATOR))
+    assert plan["way"] == "reload"
+    granted(load(server, None, OPERATOR, model_id=smaller))
+    refused(load(server, None, OPERATOR, model_id=larger), 507, "INSUFFICIENT_MEMORY", available_bytes=100000)
+    assert ask(server)[1].startswith('"tiny-qwen3"')
+    granted(load(server, None, OPERATOR, model_id=server.row))
+    assert ask(server)[1].startswith('"tiny-llama"')
