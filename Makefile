@@ -1,4 +1,4 @@
-# Cairn's one build file. Targets: all check api-check crash-matrix soak fuzz cov lint layers format man install clean.
+# Cairn's one build file. Targets: all check crash-matrix soak benches fuzz cov lint layers format docs man install clean.
 # Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
 # `make faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
@@ -133,6 +133,8 @@ format:
 cov:
 	$(MAKE) COV=1 check
 	@sh scripts/cov.sh build/variant-cov
+docs:
+	@sh scripts/docs.sh
 man:
 	@for m in man/*.[158]; do mandoc -T lint -W warning $$m || exit 1; done
 
@@ -144,6 +146,6 @@ install: all
 clean:
 	rm -rf build
 
-.PHONY: all faults tests check crash-matrix soak benches fuzzers fuzz layers lint format cov man install clean
+.PHONY: all faults tests check crash-matrix soak benches fuzzers fuzz layers lint format cov docs man install clean
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,48 +1,60 @@
 #!/usr/bin/env bash
 # check.sh: installs what the tests need, builds with warnings as errors, runs every test.
 # The last line is "N passed, N failed"; exit 0 only when nothing failed.
-#   CHECK_ONLY="unit api"  runs only those parts (unit sanitize api cli clients crash fuzz lint man)
+#   CHECK_ONLY="unit api"  runs only those parts (lint unit sanitize api cli clients crash fuzz man)
+#   CHECK_SLOTS=4          how many parts run beside each other (default: one a CPU)
+#   FUZZ_SECONDS=10        how long each fuzz target runs
+#   LINT_FAST=0            lint with clang-tidy too, which takes minutes
+# Everything is built first, on all CPUs. Then the parts run beside each other, the long ones first; what a part
+# says comes in one piece when it has ended.
 set -u
 cd "$(dirname "$0")"
 export LC_ALL=C.UTF-8
 only=${CHECK_ONLY:-"lint unit sanitize api cli clients crash fuzz man"}
+cpus=$(nproc)
+slots=${CHECK_SLOTS:-$cpus}
 passed=0
 failed=0
 log=$(mktemp -d)
-trap 'rm -rf "$log"' EXIT
 PY=/usr/bin/python3
 
-say() { printf '\n== %s\n' "$*"; }
-want() { case " $only " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+want() { # want NAME...: all of them are asked for
+    local name
+    for name in "$@"; do
+        case " $only " in *" $name "*) ;; *) return 1 ;; esac
+    done
+}
 
 # one NAME COMMAND...: a step that counts as one test.
 one() {
-    local name=$1
+    local name=$1 to
     shift
-    if "$@" >"$log/one" 2>&1; then
+    to=$(mktemp -p "$log")
+    if "$@" >"$to" 2>&1; then
         echo "ok    $name"
         passed=$((passed + 1))
     else
         echo "FAIL  $name"
-        tail -60 "$log/one"
+        tail -60 "$to"
         failed=$((failed + 1))
     fi
 }
 
 # counted NAME COMMAND...: a runner that prints "N passed" and "N failed" itself.
 counted() {
-    local name=$1 p f rc
+    local name=$1 to rc sum p f
     shift
-    "$@" 2>&1 | tee "$log/counted"
+    to=$(mktemp -p "$log")
+    "$@" 2>&1 | tee "$to"
     rc=${PIPESTATUS[0]}
-    p=$(grep -oE '[0-9]+ passed' "$log/counted" | tail -1 | grep -oE '[0-9]+')
-    f=$(grep -oE '[0-9]+ (failed|error)' "$log/counted" | grep -oE '[0-9]+' | awk '{s+=$1} END {print s+0}')
-    p=${p:-0}
+    sum=$(grep -E '[0-9]+ (passed|failed|error)' "$to" | tail -1)
+    p=$(grep -oE '[0-9]+ passed' <<<"$sum" | grep -oE '[0-9]+')
+    f=$(grep -oE '[0-9]+ (failed|error)' <<<"$sum" | grep -oE '[0-9]+' | awk '{s+=$1} END {print s+0}')
     if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then
         echo "FAIL  $name ended with exit status $rc"
         f=1
     fi
-    passed=$((passed + p))
+    passed=$((passed + ${p:-0}))
     failed=$((failed + f))
 }
 
@@ -52,70 +64,103 @@ finish() {
     exit
 }
 
-say "packages"
+# ---- parts beside each other: each is a process group of its own, which an interrupt reaches as a whole ----
+declare -A running=() began=()
+
+# shellcheck disable=SC2317
+end_all() {
+    trap - EXIT INT TERM
+    local pid
+    for pid in "${!running[@]}"; do kill -INT -- "-$pid" 2>/dev/null; done
+    wait
+    rm -rf "$log"
+}
+trap end_all EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# reap: waits until one part has ended, prints what it said and adds its counts.
+reap() {
+    local pid name p f
+    wait -n -p pid "${!running[@]}"
+    name=${running[$pid]}
+    unset "running[$pid]"
+    printf '\n== %s (%d s)\n' "$name" $((SECONDS - began[$pid]))
+    cat "$log/$name.out"
+    read -r p f 2>/dev/null <"$log/$name.sum" || { p=0 f=1; echo "FAIL  $name ended before its time"; }
+    passed=$((passed + p))
+    failed=$((failed + f))
+}
+
+# beside NAME COMMAND...: runs COMMAND (which calls one or counted) in the next free slot.
+beside() {
+    local name=$1
+    shift
+    while [ "${#running[@]}" -ge "$slots" ]; do reap; done
+    set -m
+    (
+        trap - EXIT INT TERM
+        passed=0 failed=0
+        "$@"
+        echo "$passed $failed" >"$log/$name.sum"
+    ) >"$log/$name.out" 2>&1 </dev/null &
+    set +m
+    running[$!]=$name
+    began[$!]=$SECONDS
+}
+
+# ---- build ----
+# build NAME MAKE-ARGUMENTS...: on all CPUs; nothing runs that was not built.
+build() {
+    local name=$1 start=$SECONDS
+    shift
+    if ! make -s -j"$cpus" "$@" >"$log/build" 2>&1; then
+        cat "$log/build"
+        echo "FAIL  build: $name"
+        failed=$((failed + 1))
+        finish
+    fi
+    echo "ok    build: $name ($((SECONDS - start)) s)"
+    passed=$((passed + 1))
+}
+
+printf '== packages\n'
 sh scripts/packages.sh install test || { failed=1; finish; }
 
-jobs=$(nproc)
-say "build (warnings are errors)"
-if ! make -s -j"$jobs" WERROR=1 all >"$log/build" 2>&1; then
-    cat "$log/build"
-    failed=1
-    finish
-fi
-one "build" true
-one "build with fault points" make -s -j"$jobs" WERROR=1 faults
+printf '\n== build (warnings are errors)\n'
+build "the program" WERROR=1 all
+build "with fault points" WERROR=1 faults # test_weights_faults.py
+want unit && build "unit tests" WERROR=1 tests
+want sanitize && build "everything under ASan and UBSan" WERROR=1 SAN=address,undefined tests all
+want fuzz && build "fuzz targets" FUZZ=1 CC=clang fuzzers
 
-if want lint; then
-    say "layers and lint"
+# ---- run: the long parts first ----
+pytest() { "$PY" -m pytest -q -p no:cacheprovider "$@"; }
+sanitized_api() {
+    export CAIRN=$PWD/build/variant-address-undefined/cairn
+    counted "api (sanitized)" pytest tests/api
+}
+lint() {
     one "layers" make -s layers
     one "lint" env LINT_FAST="${LINT_FAST:-1}" make -s lint
-fi
-
-if want unit; then
-    say "unit tests"
-    make -s -j"$jobs" WERROR=1 tests >"$log/build" 2>&1 || cat "$log/build"
-    counted "unit" make -s WERROR=1 check
-fi
-
-if want sanitize; then
-    say "unit tests under ASan and UBSan"
-    make -s -j"$jobs" WERROR=1 SAN=address,undefined tests all >"$log/build" 2>&1 || cat "$log/build"
-    counted "unit (sanitized)" make -s WERROR=1 SAN=address,undefined check
-fi
-
-if want api; then
-    say "API over HTTP"
-    make -s -j"$jobs" WERROR=1 faults >"$log/build" 2>&1 || cat "$log/build" # test_weights_faults.py
-    counted "api" "$PY" -m pytest -q -p no:cacheprovider tests/api
-    if want sanitize; then
-        say "API over HTTP, the server under ASan and UBSan"
-        CAIRN=$PWD/build/variant-address-undefined/cairn \
-            counted "api (sanitized)" "$PY" -m pytest -q -p no:cacheprovider tests/api
-    fi
-fi
-
-if want cli; then
-    say "command line"
-    counted "cli" sh tests/cli/run.sh
-fi
-
-if want clients; then
-    say "real clients"
-    counted "clients" sh tests/clients/run.sh
-fi
-
-if want crash; then
-    say "kill -9 and full disks"
-    counted "crash" "$PY" -m pytest -q -p no:cacheprovider tests/crash
-fi
-
-if want fuzz; then
-    say "fuzz targets, ${FUZZ_SECONDS:-10} s each"
-    counted "fuzz" make -s -j"$jobs" FUZZ_SECONDS="${FUZZ_SECONDS:-10}" fuzz
-fi
-
-if want man; then
-    say "manual pages"
+}
+documents() {
     one "man" make -s man
-fi
+    one "docs" make -s docs
+}
+export JOBS=1 # a part that could run several things at a time runs one
+
+want sanitize && beside "unit tests under ASan and UBSan" \
+    counted "unit (sanitized)" make -s WERROR=1 SAN=address,undefined check
+want sanitize api && beside "API over HTTP, the server under ASan and UBSan" sanitized_api
+want api && beside "API over HTTP" counted "api" pytest tests/api
+want fuzz && beside "fuzz targets" \
+    counted "fuzz" sh scripts/run_fuzz.sh build/variant-fuzz/fuzz "${FUZZ_SECONDS:-10}"
+want unit && beside "unit tests" counted "unit" make -s WERROR=1 check
+want crash && beside "kill -9 and full disks" counted "crash" pytest tests/crash
+want clients && beside "real clients" counted "clients" sh tests/clients/run.sh
+want lint && beside "layers and lint" lint
+want cli && beside "command line" counted "cli" sh tests/cli/run.sh
+want man && beside "documents" documents
+while [ "${#running[@]}" -gt 0 ]; do reap; done
 finish

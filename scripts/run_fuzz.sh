@@ -1,5 +1,5 @@
 #!/bin/sh
-# run_fuzz.sh DIR SECONDS: runs every fuzz target in DIR from its kept corpus, as many at a time as there are CPUs; new
+# run_fuzz.sh DIR SECONDS: runs every fuzz target in DIR from its kept corpus, JOBS at a time (default: one a CPU); new
 # inputs go to a scratch folder.
 set -u
 
@@ -22,7 +22,7 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 find "$1" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort |
-    xargs -P "$(nproc)" -n 1 sh "$0" --one "$2" | tee "$log"
+    xargs -P "${JOBS:-$(nproc)}" -n 1 sh "$0" --one "$2" | tee "$log"
 passed=$(grep -c '^ok    fuzz_' "$log")
 failed=$(grep -c '^FAIL  fuzz_' "$log")
 echo "fuzz: $passed passed, $failed failed"
