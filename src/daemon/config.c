@@ -80,6 +80,7 @@ static const struct var vars[] = {
     REAL_VAR("WEIGHTS_HEARTBEAT_TIMEOUT_S", heartbeat_timeout_s, 0),
     REAL_VAR("WEIGHTS_DRAIN_TIMEOUT_S", drain_timeout_s, 0),
     REAL_VAR("WEIGHTS_HOLD_REQUEST_TIMEOUT_S", hold_request_timeout_s, 0),
+    REAL_VAR("CAIRN_REQUEST_TIMEOUT_S", request_timeout_s, 0),
     CHOICE_VAR("WEIGHTS_SHM_TRANSPORT", shm_transport, "auto|posix_shm|memfd"),
     {"WEIGHTS_SHM_MODE", OCTAL, AT(shm_mode), 0, 0, NULL},
     TEXT_VAR("WEIGHTS_SHM_GROUP", shm_group),

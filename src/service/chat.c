@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "engine/image.h"
 #include "engine/served.h"
@@ -34,6 +35,7 @@ struct run {
     struct gen *gen;
     struct served *served; /* counted, after admission */
     struct image *image;   /* counted, after admission */
+    int64_t until_ns;      /* when its choices end, whatever they have; 0: never */
 };
 
 static int prompt_of(const struct run *run, int choice)
@@ -172,12 +174,23 @@ static void echo_prompts(struct run *run)
     }
 }
 
+/* From the slot on. Rows of a batch give way to others and have the batch's window instead. */
+static int64_t time_limit(const struct run *run)
+{
+    double seconds = run->s->settings->request_timeout_s;
+
+    if (seconds <= 0 || run->job->background)
+        return 0;
+    return clock_mono_ns() + (int64_t)(seconds * 1e9);
+}
+
 static void on_admitted(struct run *run, const struct gen_event *ev)
 {
     struct chat_start start;
 
     run->served = ev->served ? ev->served : served_ref(run->pin.served);
     run->image = ev->image;
+    run->until_ns = time_limit(run);
     start = (struct chat_start){
         .served = run->served,
         .image = run->image,
@@ -205,7 +218,14 @@ static bool is_end_token(const struct run *run, int32_t token)
 
 static void on_token(struct run *run, const struct gen_event *ev)
 {
-    if (choice_add(&run->choices[ev->sequence], ev, is_end_token(run, ev->token)))
+    struct choice *c = &run->choices[ev->sequence];
+    bool is_end = is_end_token(run, ev->token), cut = choice_add(c, ev, is_end);
+
+    if (!cut && !is_end && run->until_ns && clock_mono_ns() >= run->until_ns) {
+        choice_finish(c, CHAT_TIMEOUT);
+        cut = true;
+    }
+    if (cut)
         gen_cut_sequence(run->gen, ev->sequence);
 }
 

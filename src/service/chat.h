@@ -106,7 +106,7 @@ struct chat_token {
     int64_t text_offset; /* characters of the choice's text before it */
 };
 
-enum chat_finish { CHAT_STOP, CHAT_LENGTH, CHAT_TOOL_CALLS };
+enum chat_finish { CHAT_STOP, CHAT_LENGTH, CHAT_TOOL_CALLS, CHAT_TIMEOUT };
 
 struct chat_start {
     const struct served *served; /* name, origin, commits: fixed at admission */

@@ -72,6 +72,7 @@ struct settings {
     /* answers */
     int embeddings_max_inputs;
     int ignored_fields_max_bytes;
+    double request_timeout_s; /* CAIRN_REQUEST_TIMEOUT_S; 0: none */
     int retry_queue_default_s, retry_queue_max_s, retry_load_s, retry_unload_s, retry_not_loaded_s;
     int retry_memory_s, retry_readiness_s, retry_fallback_s, retry_torn_s;
 };

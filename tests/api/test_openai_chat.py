@@ -181,3 +181,17 @@ def test_refusals_of_a_stream_are_plain_errors(server):
         answer = server.post("/v1/chat/completions", {**plain, **body})
         assert answer.header("Content-Type") == "application/json"
         check_error(answer, status, code)
+
+
+def test_an_answer_that_takes_longer_than_the_limit_ends_with_timeout(make_server):
+    server = make_server({"CAIRN_REQUEST_TIMEOUT_S": "0.001"})
+    fields = {"max_tokens": 400, "logit_bias": {"2": -100}, "temperature": 0}
+    got = server.chat([{"role": "user", "content": "a"}], **fields).json()
+    assert got["choices"][0]["finish_reason"] == "timeout"
+    assert 1 <= got["usage"]["completion_tokens"] < 400
+    got = server.complete("a", **fields, n=2).json()
+    assert [c["finish_reason"] for c in got["choices"]] == ["timeout", "timeout"]
+    _, chunks = server.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], **fields})
+    assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"] and c["choices"][0].get("finish_reason")] == ["timeout"]
+    assert server.get("/api/health/detailed").json()["inference"]["in_flight"] == 0
+    assert server.stop() == 0

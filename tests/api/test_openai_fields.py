@@ -25,6 +25,39 @@ def test_unknown_fields_are_reported_with_their_places(server):
     assert server.complete("a", max_tokens=1).header("X-miLLM-Ignored-Fields") is None
 
 
+TOOL = {"type": "function", "cache": 1, "function": {"name": "f", "parameters": {"type": "object"}, "cost": 2}}
+
+
+@pytest.mark.parametrize("body, places", [
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}]}, {"messages[0].content[0].cache_control"}),
+    ({"response_format": {"type": "text", "colour": 1}}, {"response_format.colour"}),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "size": 1}, "colour": None}},
+     {"response_format.json_schema.size"}),
+    ({"stream_options": {"include_usage": True}}, {"stream_options.include_usage"}),
+    ({"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}}, {"stream_options.include_obfuscation"}),
+])
+def test_unknown_keys_inside_a_field_are_reported_too(server, body, places):
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, **body}
+    if body.get("stream"):
+        answer, _ = server.stream("/v1/chat/completions", body)
+    else:
+        answer = server.post("/v1/chat/completions", {"model": server.model, **body})
+    assert answer.status == 200 and set(ignored(answer)) == places
+    strict = server.post("/v1/chat/completions", {"model": server.model, **body}, headers={"X-miLLM-Strict": "1"})
+    check_error(strict, 400, "unused_fields_refused", min(places))
+
+
+def test_keys_of_tools_and_calls_are_reported_where_they_stand(server):
+    calls = [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}", "output": 1}}]
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": "c", "content": "b"}]
+    body = {"model": server.model, "messages": messages, "tools": [TOOL], "max_tokens": 1,
+            "tool_choice": {"type": "function", "function": {"name": "f", "why": 1}, "mode": 2}}
+    message = check_error(server.post("/v1/chat/completions", body, headers={"X-miLLM-Strict": "1"}), 400, "unused_fields_refused")["message"]
+    for place in ("tools[0].cache", "tools[0].function.cost", "tool_choice.mode", "tool_choice.function.why",
+                  "messages[1].tool_calls[0].index", "messages[1].tool_calls[0].function.output"):
+        assert place in message, message
+
+
 def test_a_long_list_of_unknown_fields_is_cut_and_counted(server):
     many = server.complete("a", max_tokens=1, **{f"field_number_{i}": i for i in range(200)})
     names = ignored(many)

@@ -39,6 +39,26 @@ void ask_ignore(struct ask *a, const char *fmt, ...)
     va_end(args);
 }
 
+static bool is_word_of(const char *words, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strcspn(at, " ") == len && memcmp(at, word, len) == 0)
+            return true;
+    return false;
+}
+
+void ask_ignore_others(struct ask *a, const char *path, const json_t *o, const char *known)
+{
+    const char *key;
+    json_t *v;
+
+    json_object_foreach ((json_t *)(uintptr_t)o, key, v)
+        if (!json_is_null(v) && !is_word_of(known, key))
+            ask_ignore(a, "%s.%s", path, key);
+}
+
 bool ask_is_name(const char *name)
 {
     static const char allowed[] =

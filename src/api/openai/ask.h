@@ -66,6 +66,10 @@ void problem(struct ask *a, enum refusal_code code, const char *param, const cha
 const char *ask_path(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ask_ignore(struct ask *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Reports every key of object `o` that is not among `known` (words, one space between), unless its
+ * value is null; `path` is the place of `o`. Nothing when it is no object. */
+void ask_ignore_others(struct ask *a, const char *path, const json_t *o, const char *known);
+
 /* The name of a function or of a schema: 1 to ASK_NAME_MAX of letters, digits, _ and -. NULL is
  * none. */
 enum { ASK_NAME_MAX = 64 };

@@ -45,6 +45,7 @@ static json_t *join_parts(struct ask *a, const char *path, const json_t *parts)
                     "%s must be {\"type\": \"text\", \"text\": string}.", where);
             goto done;
         }
+        ask_ignore_others(a, where, part, "type text");
         buf_add(&text, json_string_value(piece), json_string_length(piece));
     }
     joined = json_stringn(buf_str(&text), text.len);

@@ -32,8 +32,6 @@ static void parse_schema(struct ask *a, const json_t *format)
 {
     const json_t *spec = json_object_get(format, "json_schema");
     const json_t *schema = json_object_get(spec, "schema");
-    const char *key;
-    json_t *ignored;
     struct err e = {0};
 
     if (!json_is_object(spec)) {
@@ -43,10 +41,7 @@ static void parse_schema(struct ask *a, const json_t *format)
     if (!ask_is_name(json_string_value(json_object_get(spec, "name"))))
         refuse_format(a, "response_format.json_schema.name",
                       "must be 1 to 64 of letters, digits, _ and -");
-    json_object_foreach ((json_t *)(uintptr_t)spec, key, ignored)
-        if (strcmp(key, "name") != 0 && strcmp(key, "schema") != 0 && strcmp(key, "strict") != 0 &&
-            strcmp(key, "description") != 0)
-            ask_ignore(a, "response_format.json_schema.%s", key);
+    ask_ignore_others(a, "response_format.json_schema", spec, "name schema strict description");
     if (schema)
         take_grammar(a, grammar_schema(schema, &e), &e);
     else
@@ -67,6 +62,8 @@ void ask_response_format(struct ask *a)
     const char *type = json_string_value(json_object_get(format, "type"));
     struct err e = {0};
 
+    ask_ignore_others(a, "response_format", format,
+                      type && strcmp(type, "json_schema") == 0 ? "type json_schema" : "type");
     if (!format || (type && strcmp(type, "text") == 0))
         return;
     if (type && strcmp(type, "json_object") == 0)

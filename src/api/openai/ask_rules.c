@@ -149,7 +149,10 @@ static void parse_stream_options(struct ask *a)
     if (!json_is_object(v) || (usage && !json_is_boolean(usage) && !json_is_null(usage)))
         problem(a, REFUSAL_V1_INVALID_PARAMETER, "stream_options",
                 "stream_options must be an object; its include_usage is true or false.");
+    ask_ignore_others(a, "stream_options", v, "include_usage");
     a->include_usage = json_is_true(usage);
+    if (a->include_usage && !a->stream)
+        ask_ignore(a, "stream_options.include_usage");
 }
 
 void parse_load_policy(struct ask *a)

@@ -34,22 +34,6 @@ static bool is_known(const json_t *tools, const char *name, size_t before)
     return false;
 }
 
-static void report_unknown_keys(struct ask *a, size_t i, const json_t *function)
-{
-    static const char *const known[] = {"name", "description", "parameters", "strict"};
-    const char *key;
-    json_t *ignored;
-
-    json_object_foreach ((json_t *)(uintptr_t)function, key, ignored) {
-        bool found = false;
-
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            found = found || strcmp(key, known[k]) == 0;
-        if (!found)
-            ask_ignore(a, "tools[%zu].function.%s", i, key);
-    }
-}
-
 /* false: the finding has been noted. */
 static bool check_tool(struct ask *a, const json_t *tools, size_t i)
 {
@@ -79,7 +63,9 @@ static bool check_tool(struct ask *a, const json_t *tools, size_t i)
         problem(a, REFUSAL_V1_INVALID_PARAMETER, where, "%s must be a JSON schema.", where);
         return false;
     }
-    report_unknown_keys(a, i, function);
+    ask_ignore_others(a, ask_path(a, "tools[%zu]", i), tool, "type function");
+    ask_ignore_others(a, ask_path(a, "tools[%zu].function", i), function,
+                      "name description parameters strict");
     return true;
 }
 
@@ -120,6 +106,8 @@ static void take_named(struct ask *a, const json_t *choice)
                 "tool_choice names %.64s, which is none of the tools.", name);
         return;
     }
+    ask_ignore_others(a, "tool_choice", choice, "type function");
+    ask_ignore_others(a, "tool_choice.function", json_object_get(choice, "function"), "name");
     a->job.tools.choice = TOOL_CHOICE_REQUIRED;
     a->job.tools.named = name;
 }
@@ -243,6 +231,8 @@ static json_t *read_call(struct ask *a, const char *where, const json_t *call)
     else
         out = json_pack("{s:O*, s:s, s:{s:s, s:O}}", "id", json_object_get(call, "id"), "type",
                         "function", "function", "name", name, "arguments", arguments);
+    ask_ignore_others(a, where, call, "id type function");
+    ask_ignore_others(a, ask_path(a, "%s.function", where), function, "name arguments");
     json_decref(arguments);
     return out;
 }

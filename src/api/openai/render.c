@@ -14,8 +14,10 @@ void make_completion_id(const char *prefix, char out[COMPLETION_ID_MAX])
 
 const char *finish_word(enum chat_finish f)
 {
-    static const char *const words[] = {
-        [CHAT_STOP] = "stop", [CHAT_LENGTH] = "length", [CHAT_TOOL_CALLS] = "tool_calls"};
+    static const char *const words[] = {[CHAT_STOP] = "stop",
+                                        [CHAT_LENGTH] = "length",
+                                        [CHAT_TOOL_CALLS] = "tool_calls",
+                                        [CHAT_TIMEOUT] = "timeout"};
 
     return words[f];
 }
