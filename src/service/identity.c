@@ -287,6 +287,16 @@ static int take_counted(struct service *s, uint64_t load_counter, struct identit
                         "Other weights are resident than those that this row belongs to.");
 }
 
+/* What refused its load may have come after another request's load of the same model. */
+static bool came_meanwhile(struct service *s, const char *model, struct identity_match *m)
+{
+    struct refusal ignored = {0};
+    bool came = identity_find(s, model, m, &ignored) == 0 && m->resident;
+
+    refusal_clear(&ignored);
+    return came;
+}
+
 int identity_resolve(struct service *s, const struct identity_ask *ask, struct identity_pin *out,
                      struct refusal *r)
 {
@@ -299,6 +309,11 @@ int identity_resolve(struct service *s, const struct identity_ask *ask, struct i
     if (identity_find(s, ask->model, &match, r) < 0)
         return -1;
     match.lease = ask->lease;
+    if (identity_take(s, &match, ask->policy, ask->gone, out, r) == 0)
+        return 0;
+    if (match.resident || !came_meanwhile(s, ask->model, &match))
+        return -1;
+    refusal_clear(r);
     return identity_take(s, &match, ask->policy, ask->gone, out, r);
 }
 
