@@ -99,6 +99,17 @@ void run_view_release(struct run_view *v)
     *v = (struct run_view){0};
 }
 
+void run_op_release(struct run_op *op)
+{
+    run_view_release(&op->view);
+    image_unref(op->image);
+    adapter_unref(op->adapter);
+    trainer_state_free(op->state);
+    op->image = NULL;
+    op->adapter = NULL;
+    op->state = NULL;
+}
+
 /* ---- making and closing ---- */
 
 struct making {

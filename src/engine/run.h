@@ -52,7 +52,7 @@ enum run_op_kind {
     RUN_FORWARD_BACKWARD, /* data, loss */
     RUN_STEP,             /* adam */
     RUN_VIEW,             /* with_optimizer; result in op->view, taken by the handler */
-    RUN_LOAD,             /* image (full) or adapter (LoRA), state or NULL (reset): all consumed */
+    RUN_LOAD,             /* image (full) or adapter (LoRA), state or NULL (reset) */
 };
 
 enum run_outcome { RUN_OK, RUN_FAILED, RUN_CANCELLED };
@@ -65,6 +65,7 @@ struct run_op {
     int n_data;
     struct adam adam;
     bool with_optimizer;
+    /* RUN_LOAD, counted; after RUN_OK what the run had in their place. run_op_release lets go. */
     struct image *image;
     struct adapter *adapter;
     struct trainer_state *state;
@@ -79,6 +80,9 @@ struct run_op {
     struct run_op *next;
 };
 void run_submit(struct run *r, struct run_op *op); /* any thread */
+/* Lets go of what an operation holds: its view, what it was to load, or what it took out of the
+ * run. Gives gigabytes back, so not on the engine thread. */
+void run_op_release(struct run_op *op);
 /* Any thread: the present weights as holders see them, for sampling; counted, release it. Taken
  * between two operations. */
 void run_peek(struct run *r, struct run_view *out);

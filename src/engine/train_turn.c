@@ -18,16 +18,6 @@ static const int64_t slice_least_ns = 1000000;
 
 /* ---- ending an operation ---- */
 
-static void release_inputs(struct run_op *op)
-{
-    image_unref(op->image);
-    adapter_unref(op->adapter);
-    trainer_state_free(op->state);
-    op->image = NULL;
-    op->adapter = NULL;
-    op->state = NULL;
-}
-
 /* The handler may free the operation. */
 static void end_op(struct run *r, struct run_op *op, enum run_outcome outcome, const struct err *e)
 {
@@ -35,7 +25,6 @@ static void end_op(struct run *r, struct run_op *op, enum run_outcome outcome, c
         r->op = NULL;
         r->engine->train_active = NULL;
     }
-    release_inputs(op);
     op->done(op, outcome, r->trainer, e);
 }
 
@@ -101,46 +90,36 @@ static int begin_step(struct run *r, const struct run_op *op, struct err *e)
     return -1;
 }
 
-static int take_view(struct run *r, struct run_op *op, struct err *e)
+static void take_view(struct run *r, struct run_op *op)
 {
-    struct trainer_frozen *frozen = NULL;
-
-    if (op->with_optimizer && !(frozen = trainer_freeze(r->trainer, e)))
-        return -1;
     op->view = (struct run_view){
         .image = image_ref(r->image),
         .adapter = trainer_adapter(r->trainer),
-        .optimizer = frozen,
+        .optimizer = trainer_take_frozen(r->trainer),
         .step = trainer_step(r->trainer),
         .has_gradients = trainer_has_gradients(r->trainer),
     };
-    return 0;
 }
 
-static void keep_as_other(struct run *r, struct image *old)
-{
-    image_unref(r->other);
-    r->other = old;
-}
-
-/* Everything was read and checked before it came here. */
+/* Everything was read and checked before it came here. Nothing is given back here either: what the
+ * run had leaves with the operation. */
 static int load(struct run *r, struct run_op *op, struct err *e)
 {
     if (r->settings.mode == TRAIN_LORA) {
         if (trainer_set_adapter(r->trainer, op->adapter, e) < 0)
             return -1;
     } else {
-        struct image *old = r->image;
+        struct image *spare = r->other;
 
-        r->image = image_ref(op->image);
+        r->other = r->image;
+        r->image = op->image;
+        op->image = spare;
         trainer_set_weights(r->trainer, r->image->weights, r->image->model);
-        keep_as_other(r, old);
         if (!op->state)
             trainer_reset(r->trainer);
     }
     if (op->state)
         trainer_adopt(r->trainer, op->state);
-    op->state = NULL;
     return 0;
 }
 
@@ -155,7 +134,10 @@ static int begin(struct run *r, struct run_op *op, struct err *e)
     case RUN_STEP:
         return begin_step(r, op, e);
     case RUN_VIEW:
-        return take_view(r, op, e) < 0 ? -1 : 1;
+        if (op->with_optimizer)
+            return trainer_begin_freeze(r->trainer, e);
+        take_view(r, op);
+        return 1;
     case RUN_LOAD:
         return load(r, op, e) < 0 ? -1 : 1;
     }
@@ -210,18 +192,16 @@ static bool begin_next(struct engine *en)
 /* A step of full fine-tuning is through: what it wrote is the present from now on. */
 static void flip(struct run *r)
 {
-    struct image *old = r->image;
-
     if (!r->filling)
         return;
     if (trainer_step_result(r->trainer)->skipped) {
         drop_filling(r);
         return;
     }
+    r->other = r->image; /* it was taken for what is filled */
     r->image = r->filling;
     r->filling = NULL;
     trainer_set_weights(r->trainer, r->image->weights, r->image->model);
-    keep_as_other(r, old);
 }
 
 static void work(struct run *r, int64_t deadline_ns)
@@ -234,6 +214,8 @@ static void work(struct run *r, int64_t deadline_ns)
         return;
     case TRAIN_DONE:
         flip(r);
+        if (op->kind == RUN_VIEW)
+            take_view(r, op);
         end_op(r, op, RUN_OK, NULL); /* the handler reads the results */
         trainer_end(r->trainer);
         return;

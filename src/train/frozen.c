@@ -12,18 +12,26 @@
 #include "tensor/weights.h"
 
 struct trainer_frozen {
-    struct optim *o; /* counted */
-    bool fresh;      /* moments were zero */
-    bool failed;     /* a copy could not be made: the view is lost */
-    size_t done;     /* bytes of the file that were read */
-    float **kept;    /* [SECTIONS][n_pieces], NULL: not changed since, or read already */
+    struct optim *o;           /* counted */
+    bool fresh;                /* moments were zero */
+    atomic_bool failed;        /* a copy could not be made: the view is lost */
+    size_t done[FROZEN_FILES]; /* bytes of each file that were read */
+    float **kept;              /* [SECTIONS][n_pieces], NULL: not changed since, or read already */
     struct trainer_frozen *next;
 };
 
+static int file_of(const struct optim *o, int section)
+{
+    return section < (int)o->file[0].first + o->file[0].sections ? 0 : 1;
+}
+
+/* In the file that holds the section. */
 static size_t piece_end(const struct optim *o, int section, int piece)
 {
-    return o->header.len +
-           ((size_t)section * o->floats + o->piece[piece].at + o->piece[piece].n) * sizeof(float);
+    const struct optim_file *f = &o->file[file_of(o, section)];
+    size_t floats = (size_t)(section - (int)f->first) * o->floats;
+
+    return f->header.len + (floats + o->piece[piece].at + o->piece[piece].n) * sizeof(float);
 }
 
 static void keep_piece(struct trainer_frozen *f, int section, int piece)
@@ -31,7 +39,7 @@ static void keep_piece(struct trainer_frozen *f, int section, int piece)
     const struct piece *p = &f->o->piece[piece];
     float **kept = &f->kept[(size_t)section * (size_t)f->o->n_pieces + (size_t)piece];
 
-    if (*kept || f->failed || f->done >= piece_end(f->o, section, piece))
+    if (*kept || f->failed || f->done[file_of(f->o, section)] >= piece_end(f->o, section, piece))
         return;
     *kept = malloc(p->n * sizeof **kept);
     if (*kept)
@@ -42,12 +50,25 @@ static void keep_piece(struct trainer_frozen *f, int section, int piece)
 
 void optim_keep(struct optim *o, int piece)
 {
-    pthread_mutex_lock(&o->lock);
-    for (struct trainer_frozen *f = o->frozen; f; f = f->next)
-        for (int s = 0; s < SECTIONS; s++)
-            if (o->array[s] && (s == SECTION_MASTER || !f->fresh))
+    for (int s = 0; s < SECTIONS && o->array[s]; s++) {
+        pthread_mutex_lock(&o->lock[s]);
+        for (struct trainer_frozen *f = o->frozen; f; f = f->next)
+            if (s == SECTION_MASTER || !f->fresh)
                 keep_piece(f, s, piece);
-    pthread_mutex_unlock(&o->lock);
+        pthread_mutex_unlock(&o->lock[s]);
+    }
+}
+
+static void lock_all(struct optim *o)
+{
+    for (int s = 0; s < SECTIONS; s++)
+        pthread_mutex_lock(&o->lock[s]);
+}
+
+static void unlock_all(struct optim *o)
+{
+    for (int s = SECTIONS - 1; s >= 0; s--)
+        pthread_mutex_unlock(&o->lock[s]);
 }
 
 struct trainer_frozen *frozen_new(struct optim *o, struct err *e)
@@ -62,10 +83,10 @@ struct trainer_frozen *frozen_new(struct optim *o, struct err *e)
     atomic_fetch_add(&o->refs, 1);
     f->o = o;
     f->fresh = o->fresh;
-    pthread_mutex_lock(&o->lock);
+    lock_all(o);
     f->next = o->frozen;
     o->frozen = f;
-    pthread_mutex_unlock(&o->lock);
+    unlock_all(o);
     return f;
 }
 
@@ -75,11 +96,11 @@ void trainer_thaw(struct trainer_frozen *f)
 
     if (!f)
         return;
-    pthread_mutex_lock(&f->o->lock);
+    lock_all(f->o);
     for (at = &f->o->frozen; *at != f; at = &(*at)->next)
         ;
     *at = f->next;
-    pthread_mutex_unlock(&f->o->lock);
+    unlock_all(f->o);
     for (size_t i = 0; i < (size_t)SECTIONS * (size_t)f->o->n_pieces; i++)
         free(f->kept[i]);
     optim_unref(f->o);
@@ -87,9 +108,17 @@ void trainer_thaw(struct trainer_frozen *f)
     free(f);
 }
 
-int64_t frozen_bytes(const struct trainer_frozen *f)
+int frozen_files(struct trainer_frozen *f, struct frozen_file out[FROZEN_FILES])
 {
-    return (int64_t)(f->o->header.len + f->o->file.data_bytes);
+    for (int i = 0; i < f->o->n_files; i++) {
+        const struct optim_file *file = &f->o->file[i];
+
+        out[i] = (struct frozen_file){.name = file->name,
+                                      .bytes = (int64_t)(file->header.len + file->index.data_bytes),
+                                      .view = f,
+                                      .index = i};
+    }
+    return f->o->n_files;
 }
 
 /* The piece that holds element `at` of a section. */
@@ -108,60 +137,85 @@ static int find_piece(const struct optim *o, size_t at)
     return low;
 }
 
-/* Bytes from `offset` of the data on, up to the end of their piece or n; how many. */
-static size_t read_piece(struct trainer_frozen *f, char *to, size_t offset, size_t n)
+/* Where bytes of a file's data are. */
+struct spot {
+    int file, section, piece;
+    size_t offset; /* in the data of the file */
+    size_t byte;   /* in the section */
+    size_t len;    /* to the end of the piece, or what is wanted */
+};
+
+static struct spot find_spot(const struct optim *o, int file, size_t offset, size_t n)
+{
+    size_t section_bytes = o->floats * sizeof(float);
+    struct spot at = {.file = file, .offset = offset, .byte = offset % section_bytes};
+    const struct piece *p;
+
+    at.section = (int)o->file[file].first + (int)(offset / section_bytes);
+    at.piece = find_piece(o, at.byte / sizeof(float));
+    p = &o->piece[at.piece];
+    at.len = (p->at + p->n) * sizeof(float) - at.byte;
+    if (at.len > n)
+        at.len = n;
+    return at;
+}
+
+/* The lock of the section is held. */
+static void read_spot(struct trainer_frozen *f, const struct spot *at, char *to)
 {
     const struct optim *o = f->o;
-    size_t section = offset / (o->floats * sizeof(float)),
-           byte = offset % (o->floats * sizeof(float));
-    int piece = find_piece(o, byte / sizeof(float));
-    const struct piece *p = &o->piece[piece];
-    float **kept = &f->kept[section * (size_t)o->n_pieces + (size_t)piece];
-    size_t end = (p->at + p->n) * sizeof(float), len = end - byte < n ? end - byte : n;
+    const struct piece *p = &o->piece[at->piece];
+    float **kept = &f->kept[(size_t)at->section * (size_t)o->n_pieces + (size_t)at->piece];
 
-    if (f->fresh && section != SECTION_MASTER) {
-        memset(to, 0, len);
-    } else if (*kept) {
-        memcpy(to, (const char *)*kept + (byte - p->at * sizeof(float)), len);
-    } else {
-        memcpy(to, (const char *)optim_floats(o, (enum section)section) + byte, len);
-    }
-    if (*kept && byte + len == end) {
+    if (f->fresh && at->section != SECTION_MASTER)
+        memset(to, 0, at->len);
+    else if (*kept)
+        memcpy(to, (const char *)*kept + (at->byte - p->at * sizeof(float)), at->len);
+    else
+        memcpy(to, (const char *)optim_floats(o, (enum section)at->section) + at->byte, at->len);
+    if (*kept && at->byte + at->len == (p->at + p->n) * sizeof(float)) {
         free(*kept);
         *kept = NULL;
     }
-    f->done = o->header.len + offset + len;
+    f->done[at->file] = o->file[at->file].header.len + at->offset + at->len;
+}
+
+static size_t read_header(const struct buf *header, char *to, size_t offset, size_t n)
+{
+    size_t len = header->len - offset < n ? header->len - offset : n;
+
+    memcpy(to, header->data + offset, len);
     return len;
 }
 
-int frozen_read(void *frozen, void *to, size_t offset, size_t n, struct err *e)
+int frozen_read(void *file, void *to, size_t offset, size_t n, struct err *e)
 {
-    struct trainer_frozen *f = frozen;
-    const struct buf *header = &f->o->header;
+    const struct frozen_file *part = file;
+    struct trainer_frozen *f = part->view;
+    struct optim *o = f->o;
+    const struct buf *header = &o->file[part->index].header;
     char *at = to;
-    bool failed = false;
 
     if (offset < header->len) {
-        size_t len = header->len - offset < n ? header->len - offset : n;
+        size_t len = read_header(header, at, offset, n);
 
-        memcpy(at, header->data + offset, len);
         at += len;
         offset += len;
         n -= len;
     }
-    while (n > 0 && !failed) {
-        size_t len;
+    while (n > 0 && !atomic_load(&f->failed)) {
+        struct spot s = find_spot(o, part->index, offset - header->len, n);
 
-        pthread_mutex_lock(&f->o->lock);
-        failed = f->failed;
-        len = read_piece(f, at, offset - header->len, n);
-        pthread_mutex_unlock(&f->o->lock);
-        at += len;
-        offset += len;
-        n -= len;
+        pthread_mutex_lock(&o->lock[s.section]);
+        read_spot(f, &s, at);
+        pthread_mutex_unlock(&o->lock[s.section]);
+        at += s.len;
+        offset += s.len;
+        n -= s.len;
     }
-    return failed ? err_set(e, ERR_NOMEM,
-                            "no memory to keep the optimizer's state of this moment while the run "
-                            "goes on")
-                  : 0;
+    return atomic_load(&f->failed)
+               ? err_set(e, ERR_NOMEM,
+                         "no memory to keep the optimizer's state of this moment while the run "
+                         "goes on")
+               : 0;
 }

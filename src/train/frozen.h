@@ -1,4 +1,4 @@
-/* train/frozen.h - inside the room: how a view is made (trainer.h, trainer_freeze). */
+/* train/frozen.h - inside the room: how a view is made (trainer.h, trainer_begin_freeze). */
 #ifndef TRAIN_FROZEN_H
 #define TRAIN_FROZEN_H
 

@@ -13,29 +13,47 @@ static const char *const prefixes[SECTIONS] = {"exp_avg.", "exp_avg_sq.", "maste
 
 /* ---- moments and masters ---- */
 
-static int plan_file(struct optim *o, const struct st_index *params, struct err *e)
+static int add_section(struct optim_file *f, int section, const struct st_index *params,
+                       struct buf *name, struct err *e)
 {
+    for (size_t i = 0; i < params->n; i++) {
+        const struct st_tensor *t = &params->tensors[i];
+
+        buf_reset(name);
+        buf_printf(name, "%s%s", prefixes[section], t->name);
+        if (name->failed)
+            return err_nomem(e);
+        if (st_index_add(&f->index, name->data, name->len, DTYPE_F32, t->ndim, t->shape, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int plan_file(struct optim *o, const char *file, enum section first, int sections,
+                     const struct st_index *params, struct err *e)
+{
+    struct optim_file *f = &o->file[o->n_files++];
     struct buf name = {0};
-    int rc = -1;
+    int rc = 0;
 
-    for (int s = 0; s < SECTIONS && o->array[s]; s++)
-        for (size_t i = 0; i < params->n; i++) {
-            const struct st_tensor *t = &params->tensors[i];
-
-            buf_reset(&name);
-            buf_printf(&name, "%s%s", prefixes[s], t->name);
-            if (name.failed) {
-                err_nomem(e);
-                goto done;
-            }
-            if (st_index_add(&o->file, name.data, name.len, DTYPE_F32, t->ndim, t->shape, e) < 0)
-                goto done;
-        }
-    rc = st_index_plan(&o->file, &o->header, e);
-
-done:
+    f->name = file;
+    f->first = first;
+    f->sections = sections;
+    for (int s = 0; rc == 0 && s < sections; s++)
+        rc = add_section(f, (int)first + s, params, &name, e);
+    if (rc == 0)
+        rc = st_index_plan(&f->index, &f->header, e);
     buf_release(&name);
     return rc;
+}
+
+/* Masters lie apart, so that a save hashes them beside the moments. */
+static int plan_files(struct optim *o, const struct st_index *params, struct err *e)
+{
+    if (plan_file(o, TRAIN_MOMENTS_FILE, SECTION_M, 2, params, e) < 0)
+        return -1;
+    return o->array[SECTION_MASTER] ? plan_file(o, TRAIN_MASTERS_FILE, SECTION_MASTER, 1, params, e)
+                                    : 0;
 }
 
 static int copy_pieces(struct optim *o, const struct params *p, struct err *e)
@@ -60,12 +78,13 @@ struct optim *optim_new(const struct params *p, bool masters, struct err *e)
         return NULL;
     }
     atomic_init(&o->refs, 1);
-    pthread_mutex_init(&o->lock, NULL);
+    for (int s = 0; s < SECTIONS; s++)
+        pthread_mutex_init(&o->lock[s], NULL);
     o->fresh = true;
     for (int s = 0; s < (masters ? SECTIONS : SECTION_MASTER); s++)
         if (!(o->array[s] = params_array(p, e)))
             goto fail;
-    if (plan_file(o, &p->index, e) == 0 && copy_pieces(o, p, e) == 0)
+    if (plan_files(o, &p->index, e) == 0 && copy_pieces(o, p, e) == 0)
         return o;
 
 fail:
@@ -79,9 +98,12 @@ void optim_unref(struct optim *o)
         return;
     for (int s = 0; s < SECTIONS; s++)
         weights_free(o->array[s]);
-    st_index_release(&o->file);
-    buf_release(&o->header);
-    pthread_mutex_destroy(&o->lock);
+    for (int i = 0; i < o->n_files; i++) {
+        st_index_release(&o->file[i].index);
+        buf_release(&o->file[i].header);
+    }
+    for (int s = 0; s < SECTIONS; s++)
+        pthread_mutex_destroy(&o->lock[s]);
     free(o->piece);
     free(o);
 }
@@ -93,9 +115,28 @@ float *optim_floats(const struct optim *o, enum section s)
 
 /* ---- reading ---- */
 
-static int check_tensor(const struct st_tensor *want, const struct st_index *file, struct err *e)
+/* The files of a save, opened: each tensor is in one of them. */
+struct sources {
+    const int *fds;
+    int n;
+    struct st_index index[FROZEN_FILES];
+};
+
+static const struct st_tensor *find_source(const struct sources *from, const struct st_tensor *want,
+                                           int *file)
 {
-    const struct st_tensor *have = st_index_find_n(file, want->name, want->name_len);
+    const struct st_tensor *t = NULL;
+
+    for (*file = 0; *file < from->n; ++*file)
+        if ((t = st_index_find_n(&from->index[*file], want->name, want->name_len)))
+            break;
+    return t;
+}
+
+static int check_tensor(const struct st_tensor *want, const struct sources *from, struct err *e)
+{
+    int file;
+    const struct st_tensor *have = find_source(from, want, &file);
     char want_text[64], have_text[96];
 
     if (!have)
@@ -112,47 +153,80 @@ static int check_tensor(const struct st_tensor *want, const struct st_index *fil
                    want->name, have_text, want_text);
 }
 
-static int check_file(const struct optim *o, const struct st_index *file, struct err *e)
+/* A tensor that no parameter has, or that an earlier file had already. */
+static int check_strangers(const struct optim *o, const struct sources *from, int file,
+                           struct err *e)
 {
-    for (size_t i = 0; i < o->file.n; i++)
-        if (check_tensor(&o->file.tensors[i], file, e) < 0)
-            return -1;
-    for (size_t i = 0; i < file->n; i++)
-        if (!st_index_find_n(&o->file, file->tensors[i].name, file->tensors[i].name_len))
+    const struct st_index *ix = &from->index[file];
+
+    for (size_t i = 0; i < ix->n; i++) {
+        const struct st_tensor *t = &ix->tensors[i];
+        bool known = false;
+        int first;
+
+        for (int k = 0; k < o->n_files && !known; k++)
+            known = st_index_find_n(&o->file[k].index, t->name, t->name_len) != NULL;
+        if (!known)
             return err_set(e, ERR_FORMAT, "optimizer tensor %.200s belongs to no parameter",
-                           file->tensors[i].name);
+                           t->name);
+        find_source(from, t, &first);
+        if (first != file)
+            return err_set(e, ERR_FORMAT, "optimizer tensor %.200s is there twice", t->name);
+    }
     return 0;
 }
 
-/* The sections' floats are the file's data, one after the other. */
-static void *place_of(const struct optim *o, const struct st_tensor *t)
+static int check_sources(const struct optim *o, const struct sources *from, struct err *e)
+{
+    for (int k = 0; k < o->n_files; k++)
+        for (size_t i = 0; i < o->file[k].index.n; i++)
+            if (check_tensor(&o->file[k].index.tensors[i], from, e) < 0)
+                return -1;
+    for (int i = 0; i < from->n; i++)
+        if (check_strangers(o, from, i, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* The sections' floats are a file's data, one after the other. */
+static void *place_of(const struct optim *o, const struct optim_file *f, const struct st_tensor *t)
 {
     size_t at = t->offset / sizeof(float);
 
-    return optim_floats(o, (enum section)(at / o->floats)) + at % o->floats;
+    return optim_floats(o, (enum section)((size_t)f->first + at / o->floats)) + at % o->floats;
 }
 
-int optim_read(struct optim *o, int fd, struct err *e)
+static int read_file(const struct optim *o, const struct optim_file *f, const struct sources *from,
+                     struct err *e)
 {
-    struct st_index file = {0};
-    int rc = -1;
+    for (size_t i = 0; i < f->index.n; i++) {
+        const struct st_tensor *to = &f->index.tensors[i];
+        int file;
+        const struct st_tensor *have = find_source(from, to, &file);
+        int64_t at = (int64_t)(from->index[file].data_start + have->offset);
 
-    if (st_index_read(&file, fd, e) < 0)
-        return -1;
-    if (check_file(o, &file, e) < 0)
-        goto done;
-    for (size_t i = 0; i < o->file.n; i++) {
-        const struct st_tensor *to = &o->file.tensors[i],
-                               *from = st_index_find_n(&file, to->name, to->name_len);
-
-        if (fs_read_at(fd, place_of(o, to), to->bytes, (int64_t)(file.data_start + from->offset),
-                       e) < 0)
-            goto done;
+        if (fs_read_at(from->fds[file], place_of(o, f, to), to->bytes, at, e) < 0)
+            return -1;
     }
-    o->fresh = false;
-    rc = 0;
+    return 0;
+}
 
-done:
-    st_index_release(&file);
+int optim_read(struct optim *o, const int *fds, int n, struct err *e)
+{
+    struct sources from = {.fds = fds};
+    int rc = 0;
+
+    while (rc == 0 && from.n < n) {
+        rc = st_index_read(&from.index[from.n], fds[from.n], e);
+        from.n += rc == 0;
+    }
+    if (rc == 0)
+        rc = check_sources(o, &from, e);
+    for (int i = 0; rc == 0 && i < o->n_files; i++)
+        rc = read_file(o, &o->file[i], &from, e);
+    if (rc == 0)
+        o->fresh = false;
+    while (from.n > 0)
+        st_index_release(&from.index[--from.n]);
     return rc;
 }

@@ -23,17 +23,27 @@ struct weights;
 
 enum section { SECTION_M, SECTION_V, SECTION_MASTER, SECTIONS };
 
+/* One file of a save in canonical form: a header, and sections one after the other. */
+struct optim_file {
+    const char *name;
+    enum section first;
+    int sections;
+    struct st_index index;
+    struct buf header;
+};
+
 struct optim {
     atomic_int refs;
     struct weights *array[SECTIONS]; /* master: NULL where the weights are their own masters */
     bool fresh;
-    struct st_index file; /* optimizer.safetensors: the sections one after the other */
-    struct buf header;    /* of that file */
-    struct piece *piece;  /* own copy of the run's: a view may outlive it */
+    struct optim_file
+        file[FROZEN_FILES]; /* as trainer.h tells; masters only where there are some */
+    int n_files;
+    struct piece *piece; /* own copy of the run's: a view may outlive it */
     int n_pieces;
-    size_t floats; /* of one section */
-    pthread_mutex_t lock;
-    struct trainer_frozen *frozen; /* under lock */
+    size_t floats;                  /* of one section */
+    pthread_mutex_t lock[SECTIONS]; /* a section's pieces; files are read side by side */
+    struct trainer_frozen *frozen;  /* changes under all locks, so any one is enough to look */
 };
 
 /* Moments zero; masters not filled. ERR_NOMEM. */
@@ -44,6 +54,6 @@ float *optim_floats(const struct optim *o, enum section s); /* NULL: no such sec
 /* Before piece `piece` of every section changes; any thread, each piece from one at a time. */
 void optim_keep(struct optim *o, int piece);
 
-/* Fills all sections from the file; ERR_FORMAT names the tensor. */
-int optim_read(struct optim *o, int fd, struct err *e);
+/* Fills all sections from the files, whichever of them holds a tensor; ERR_FORMAT names it. */
+int optim_read(struct optim *o, const int *fds, int n, struct err *e);
 #endif

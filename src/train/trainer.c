@@ -14,7 +14,7 @@
 #include "train/frozen.h"
 #include "train/trainer_impl.h"
 
-enum { PIECES_A_TURN = 64 }; /* about a millisecond of optimizer step on two cores */
+enum { PIECES_A_TURN = 16 }; /* a quarter of a millisecond of optimizer step on two cores */
 
 /* ---- life ---- */
 
@@ -76,6 +76,8 @@ static void drop_operation(struct trainer *t)
 {
     adapter_unref(t->op.next_adapter);
     t->op.next_adapter = NULL;
+    trainer_thaw(t->frozen);
+    t->frozen = NULL;
     free(t->pass.sequences);
     free(t->pass.losses);
     free(t->pass.logprobs);
@@ -209,14 +211,29 @@ void trainer_reset(struct trainer *t)
     t->masters_old = trainer_has_masters(t);
 }
 
-struct trainer_frozen *trainer_freeze(struct trainer *t, struct err *e)
+int trainer_begin_freeze(struct trainer *t, struct err *e)
 {
-    if (t->phase != PHASE_NONE) {
-        err_set(e, ERR_CONFLICT, "an operation of the run is under way");
-        return NULL;
-    }
-    trainer_make_masters(t, 0);
-    return frozen_new(t->optim, e);
+    if (t->phase != PHASE_NONE)
+        return err_set(e, ERR_CONFLICT, "an operation of the run is under way");
+    t->phase = FREEZE_MASTERS;
+    return 0;
+}
+
+static bool freeze_advance(struct trainer *t, int64_t deadline_ns, struct err *e)
+{
+    if (!trainer_make_masters(t, deadline_ns))
+        return false;
+    t->frozen = frozen_new(t->optim, e);
+    t->phase = t->frozen ? PHASE_DONE : PHASE_FAILED;
+    return true;
+}
+
+struct trainer_frozen *trainer_take_frozen(struct trainer *t)
+{
+    struct trainer_frozen *f = t->frozen;
+
+    t->frozen = NULL;
+    return f;
 }
 
 struct trainer_state {
@@ -224,8 +241,8 @@ struct trainer_state {
     int64_t step;
 };
 
-struct trainer_state *trainer_state_read(const struct trainer *t, int fd, int64_t step,
-                                         struct err *e)
+struct trainer_state *trainer_state_read(const struct trainer *t, const int *fds, int n,
+                                         int64_t step, struct err *e)
 {
     struct trainer_state *s = calloc(1, sizeof *s);
 
@@ -237,7 +254,7 @@ struct trainer_state *trainer_state_read(const struct trainer *t, int fd, int64_
     if (step < 0)
         err_set(e, ERR_FORMAT, "an optimizer step of %lld is impossible", (long long)step);
     else if ((s->optim = optim_new(&t->params, trainer_has_masters(t), e)) &&
-             optim_read(s->optim, fd, e) == 0)
+             optim_read(s->optim, fds, n, e) == 0)
         return s;
     trainer_state_free(s);
     return NULL;
@@ -260,7 +277,6 @@ void trainer_adopt(struct trainer *t, struct trainer_state *s)
     t->step = s->step;
     t->masters_old = false;
     s->optim = was;
-    trainer_state_free(s);
     model_free(t->master_model);
     t->master_model = NULL;
 }
@@ -443,13 +459,18 @@ static bool pass_advance(struct trainer *t, int64_t deadline_ns, struct err *e)
     }
 }
 
+static bool advance(struct trainer *t, int64_t deadline_ns, struct err *e)
+{
+    if (holds_pass(t))
+        return pass_advance(t, deadline_ns, e);
+    return t->phase == FREEZE_MASTERS ? freeze_advance(t, deadline_ns, e)
+                                      : step_advance(t, deadline_ns, e);
+}
+
 enum train_state trainer_run(struct trainer *t, int64_t deadline_ns, struct err *e)
 {
     while (t->phase > PHASE_NONE && t->phase < PHASE_DONE) {
-        bool moved =
-            holds_pass(t) ? pass_advance(t, deadline_ns, e) : step_advance(t, deadline_ns, e);
-
-        if (!moved)
+        if (!advance(t, deadline_ns, e))
             return TRAIN_MORE;
         if (t->phase < PHASE_DONE && deadline_ns && clock_mono_ns() >= deadline_ns)
             return TRAIN_MORE;

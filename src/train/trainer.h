@@ -8,8 +8,8 @@
  *
  * Masters (full, base not F32), gradients and moments are f32, one flat array each, in the order of
  * trainer_params(); they are private to the trainer. A step counts from 1. What a save needs is
- * frozen by trainer_freeze: until the reader is done, a step copies an array it is about to change,
- * tensor by tensor, if it has not been read yet.
+ * frozen by trainer_begin_freeze: until the reader is done, a step copies an array it is about to
+ * change, piece by piece, if it has not been read yet.
  *
  * One operation at a time: begin_*, then trainer_run until TRAIN_DONE or TRAIN_FAILED, then read
  * the result, then trainer_end. A failed or cancelled operation leaves weights, masters, moments,
@@ -110,27 +110,43 @@ bool trainer_has_gradients(const struct trainer *t);
 /* Moments to zero, step 0, gradients dropped; masters from the present weights. */
 void trainer_reset(struct trainer *t);
 
-/* A frozen view of masters, moments and step, for a save: optimizer.safetensors in canonical form,
- * f32: master.<name> (full, where the weights are not F32), exp_avg.<name>, exp_avg_sq.<name>.
- * Counted by its own life: end it. Reads from any one thread while the run goes on. */
+/* A frozen view of masters, moments and step, for a save: files in canonical form, f32. The first
+ * holds exp_avg.<name> and exp_avg_sq.<name>, the second, where the weights are trained and not
+ * F32, master.<name>. Counted by its own life: end it. Reads while the run goes on, each file from
+ * one thread at a time. */
 struct trainer_frozen;
-/* Between two operations: ERR_CONFLICT in one. ERR_NOMEM. */
-struct trainer_frozen *trainer_freeze(struct trainer *t, struct err *e);
+#define TRAIN_MOMENTS_FILE "optimizer.safetensors"
+#define TRAIN_MASTERS_FILE "masters.safetensors"
+enum { FROZEN_FILES = 2 };
+/* An operation (it makes the masters of a run that has not stepped yet): ERR_CONFLICT in another
+ * one. trainer_run fails with ERR_NOMEM. */
+int trainer_begin_freeze(struct trainer *t, struct err *e);
+/* After TRAIN_DONE, before trainer_end: the view, owned. */
+struct trainer_frozen *trainer_take_frozen(struct trainer *t);
 /* Any thread, also after trainer_free; NULL is allowed. */
 void trainer_thaw(struct trainer_frozen *f);
-int64_t frozen_bytes(const struct trainer_frozen *f);
-/* For ckpt_source: rising offsets, each byte once. ERR_NOMEM: the run went on and no memory was
- * left to keep this moment. */
-int frozen_read(void *frozen, void *to, size_t offset, size_t n, struct err *e);
+struct frozen_file {
+    const char *name; /* of the two above */
+    int64_t bytes;
+    struct trainer_frozen *view; /* borrowed */
+    int index;
+};
+/* How many there are. */
+int frozen_files(struct trainer_frozen *f, struct frozen_file out[FROZEN_FILES]);
+/* For ckpt_source, `file` a struct frozen_file: rising offsets, each byte once. ERR_NOMEM: the run
+ * went on and no memory was left to keep this moment. */
+int frozen_read(void *file, void *to, size_t offset, size_t n, struct err *e);
 
-/* Restores masters, moments and step from an opened optimizer.safetensors (any thread may prepare:
- * the file is read and checked first, ERR_FORMAT names the tensor; then trainer_adopt is instant).
- */
+/* Restores masters, moments and step from the opened files of a save (any thread may prepare: they
+ * are read and checked first, ERR_FORMAT names the tensor; then trainer_adopt is instant). n: 1 to
+ * FROZEN_FILES; which file holds a tensor does not matter, so one with everything will do. */
 struct trainer_state;
-struct trainer_state *trainer_state_read(const struct trainer *t, int fd, int64_t step,
-                                         struct err *e);
-void trainer_state_free(struct trainer_state *s);               /* NULL is allowed */
-void trainer_adopt(struct trainer *t, struct trainer_state *s); /* consumed */
+struct trainer_state *trainer_state_read(const struct trainer *t, const int *fds, int n,
+                                         int64_t step, struct err *e);
+/* Any thread: takes its time for a large run. NULL is allowed. */
+void trainer_state_free(struct trainer_state *s);
+/* Exchanges: s holds what the run had before, to be freed where that may take a while. */
+void trainer_adopt(struct trainer *t, struct trainer_state *s);
 /* LoRA: the run's adapter becomes this one (counted), moments reset unless adopted after. ERR_ARG:
  * other modules or rank. */
 int trainer_set_adapter(struct trainer *t, struct adapter *a, struct err *e);

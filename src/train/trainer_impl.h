@@ -20,6 +20,7 @@ enum phase {
     STEP_NORM,
     STEP_CHECK,  /* F16: does every new value fit? */
     STEP_UPDATE, /* from here on the step cannot be taken back */
+    FREEZE_MASTERS,
     PHASE_DONE,
     PHASE_FAILED,
 };
@@ -69,6 +70,7 @@ struct trainer {
     double *partial; /* [n_pieces]: what a phase found in each */
     struct pass_op pass;
     struct step_op op;
+    struct trainer_frozen *frozen; /* of a freeze that is done, until it is taken; or NULL */
 };
 
 /* Runs fn for each piece from t->cursor on; true when all are done. */
@@ -82,6 +84,6 @@ bool trainer_pieces(struct trainer *t, pool_fn *fn, int64_t deadline_ns);
 bool step_advance(struct trainer *t, int64_t deadline_ns, struct err *e);
 /* false for LoRA and for an F32 image: the weights are their own masters. */
 bool trainer_has_masters(const struct trainer *t);
-/* PASS_MASTERS, STEP_MASTERS; true: the masters are there. */
+/* PASS_MASTERS, STEP_MASTERS, FREEZE_MASTERS; true: the masters are there. */
 bool trainer_make_masters(struct trainer *t, int64_t deadline_ns);
 #endif

@@ -28,7 +28,9 @@ struct writing {
     struct publish_file files[FILES_MAX];
     int n_files;
     char expiry[EXPIRY_ROOM]; /* padded with spaces: written when the weights are there */
-    struct publish_stream optimizer;
+    struct frozen_file frozen[FROZEN_FILES];
+    struct publish_stream optimizer[FROZEN_FILES];
+    int n_optimizer;
 };
 
 /* ---- sources ---- */
@@ -90,8 +92,11 @@ static json_t *files_object(const struct writing *x, const char *weights_sha256,
         sha256_hex_of(x->files[i].bytes, x->files[i].n, sha);
         add_file_facts(files, x->files[i].name, sha, (int64_t)x->files[i].n);
     }
-    if (x->c->has_optimizer)
-        add_file_facts(files, x->optimizer.name, x->optimizer.sha256, x->optimizer.source.bytes);
+    for (int i = 0; i < x->n_optimizer; i++) {
+        const struct publish_stream *s = &x->optimizer[i];
+
+        add_file_facts(files, s->name, s->sha256, s->source.bytes);
+    }
     return files;
 }
 
@@ -196,6 +201,16 @@ static int prepare_adapter(struct writing *x, struct err *e)
     return 0;
 }
 
+static void add_optimizer(struct writing *x)
+{
+    if (!x->c->has_optimizer)
+        return;
+    x->n_optimizer = frozen_files(x->f->view->optimizer, x->frozen);
+    for (int i = 0; i < x->n_optimizer; i++)
+        x->optimizer[i] = (struct publish_stream){
+            .name = x->frozen[i].name, .source = {x->frozen[i].bytes, frozen_read, &x->frozen[i]}};
+}
+
 static int publish_files(struct writing *x, struct err *e)
 {
     const struct run_view *v = x->f->view;
@@ -218,13 +233,9 @@ static int publish_files(struct writing *x, struct err *e)
         req.weights = (struct ckpt_source){(int64_t)v->image->weights->bytes, read_image, v->image};
     else
         req.weights = (struct ckpt_source){(int64_t)x->adapter.len, read_buffer, &x->adapter};
-    if (x->c->has_optimizer) {
-        x->optimizer = (struct publish_stream){
-            .name = "optimizer.safetensors",
-            .source = {frozen_bytes(v->optimizer), frozen_read, v->optimizer}};
-        req.more = &x->optimizer;
-        req.n_more = 1;
-    }
+    add_optimizer(x);
+    req.more = x->optimizer;
+    req.n_more = x->n_optimizer;
     return publish(&req, &out, e);
 }
 

@@ -18,6 +18,7 @@
 #include "service/weaver/merged.h"
 #include "store/publish.h"
 #include "tensor/weights.h"
+#include "train/trainer.h"
 
 enum { FILES_MAX = 64 };
 static const char folder[] = ".artifacts";
@@ -71,7 +72,7 @@ static int link_files(int from, int to, const json_t *record, json_t *manifest, 
     json_t *f;
 
     json_object_foreach (json_object_get(record, "files"), name, f) {
-        if (strcmp(name, "optimizer.safetensors") == 0)
+        if (strcmp(name, TRAIN_MOMENTS_FILE) == 0 || strcmp(name, TRAIN_MASTERS_FILE) == 0)
             continue;
         if (linkat(from, name, to, name, 0) < 0 && copy_file(from, to, name, e) < 0)
             return -1;

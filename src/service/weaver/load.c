@@ -110,22 +110,34 @@ int weaver_load(struct weaver *w, struct weaver_call *c, struct refusal *r)
 
 /* ---- reading ---- */
 
+/* Verified and opened: the moments, and the masters where they have a file of their own. */
+static int open_optimizer(int dir_fd, const json_t *record, int fds[FROZEN_FILES], int *n,
+                          struct err *e)
+{
+    static const char *const names[] = {TRAIN_MOMENTS_FILE, TRAIN_MASTERS_FILE};
+
+    for (*n = 0; *n < FROZEN_FILES && (*n == 0 || ckpt_record_sha(record, names[*n])); ++*n) {
+        if (ckpt_files_verify(dir_fd, record, names[*n], e) < 0)
+            return -1;
+        fds[*n] = fs_open_beneath(dir_fd, names[*n], O_RDONLY, 0, FS_LINKS_NONE, e);
+        if (fds[*n] < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int read_optimizer(struct train_op *t, int dir_fd, const json_t *record, struct err *e)
 {
     int64_t step = json_integer_value(json_object_get(record, "adam_step"));
-    int fd, rc;
+    int fds[FROZEN_FILES], n = 0;
 
     if (!t->include_optimizer)
         return 0;
-    if (ckpt_files_verify(dir_fd, record, "optimizer.safetensors", e) < 0)
-        return -1;
-    fd = fs_open_beneath(dir_fd, "optimizer.safetensors", O_RDONLY, 0, FS_LINKS_NONE, e);
-    if (fd < 0)
-        return -1;
-    t->engine.state = trainer_state_read(run_trainer(t->run->run), fd, step, e);
-    rc = t->engine.state ? 0 : -1;
-    fs_close(fd);
-    return rc;
+    if (open_optimizer(dir_fd, record, fds, &n, e) == 0)
+        t->engine.state = trainer_state_read(run_trainer(t->run->run), fds, n, step, e);
+    while (n > 0)
+        fs_close(fds[--n]);
+    return t->engine.state ? 0 : -1;
 }
 
 static int read_weights(struct weaver *w, struct train_op *t, int dir_fd, const json_t *record,
@@ -159,16 +171,6 @@ static int read_files(struct weaver *w, struct train_op *t, struct refusal *r)
     if (e.code == ERR_NOMEM || e.code == ERR_SPACE)
         return w_refuse_err(r, &e);
     return refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT, "The checkpoint cannot be used: %s", e.msg);
-}
-
-static void give_back(struct train_op *t)
-{
-    image_unref(t->engine.image);
-    adapter_unref(t->engine.adapter);
-    trainer_state_free(t->engine.state);
-    t->engine.image = NULL;
-    t->engine.adapter = NULL;
-    t->engine.state = NULL;
 }
 
 static void readers(struct train_op *t, int change)
@@ -208,7 +210,7 @@ static void load_job(void *arg)
         train_op_unref(t);
         return;
     }
-    give_back(t);
+    run_op_release(&t->engine);
     readers(t, -1);
     w_run_load_over(t);
     w_ckpt_unpin(t->w, t->ckpt.id);
@@ -244,6 +246,23 @@ static void remember_parent(struct weaver *w, struct train_op *t)
     buf_release(&path);
 }
 
+static void let_go(void *arg)
+{
+    struct train_op *t = arg;
+
+    run_op_release(&t->engine);
+    train_op_unref(t);
+}
+
+/* What the run had before may be gigabytes: the finisher has others to answer. */
+static void leave(struct weaver *w, struct train_op *t)
+{
+    struct err ignored = {0};
+
+    if (jobs_start(w->s->jobs, let_go, t, &ignored) < 0)
+        let_go(t);
+}
+
 void w_load_ended(struct weaver *w, struct train_op *t)
 {
     struct refusal r = {0};
@@ -262,5 +281,5 @@ void w_load_ended(struct weaver *w, struct train_op *t)
                                  (json_int_t)t->step_now));
         buf_release(&path);
     }
-    train_op_unref(t);
+    leave(w, t);
 }

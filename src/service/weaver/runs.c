@@ -28,7 +28,7 @@ static void destroy(struct w_op *op)
     free(t->logprobs);
     free(t->elementwise);
     free(t->export);
-    run_view_release(&t->engine.view);
+    run_op_release(&t->engine);
     w_run_unref(t->run);
     free(t);
 }

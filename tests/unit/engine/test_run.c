@@ -5,6 +5,9 @@
 #include "model/adapter.h"
 #include "train/trainer.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 enum { N = 24, TOKENS = 20 };
 
 static const struct adam adam = {1e-2, 0.9, 0.95, 1e-8, 0.01, 1.0};
@@ -359,6 +362,102 @@ static void a_bad_datum_fails_its_operation_and_no_other(void **state)
     engine_stop(en);
 }
 
+/* The optimizer's files of a view, as a save writes them. */
+static int save_optimizer(struct trainer_frozen *f, int fds[FROZEN_FILES])
+{
+    struct frozen_file file[FROZEN_FILES];
+    struct err e = {0};
+    int n = frozen_files(f, file);
+
+    for (int i = 0; i < n; i++) {
+        char *bytes = malloc((size_t)file[i].bytes);
+
+        assert_non_null(bytes);
+        assert_int_equal(frozen_read(&file[i], bytes, 0, (size_t)file[i].bytes, &e), 0);
+        fds[i] = memfd_create("optimizer", MFD_CLOEXEC);
+        assert_int_equal(pwrite(fds[i], bytes, (size_t)file[i].bytes, 0), file[i].bytes);
+        free(bytes);
+    }
+    return n;
+}
+
+static struct trainer_state *saved_state(struct run *r, const struct run_view *v)
+{
+    int fds[FROZEN_FILES], n = save_optimizer(v->optimizer, fds);
+    struct err e = {0};
+    struct trainer_state *s = trainer_state_read(run_trainer(r), fds, n, v->step, &e);
+
+    if (!s)
+        fail_msg("%s", e.msg);
+    while (n > 0)
+        close(fds[--n]);
+    return s;
+}
+
+static struct asked *view_with_optimizer(struct run *r)
+{
+    struct asked *a = ask(r, (struct run_op){.kind = RUN_VIEW, .with_optimizer = true}, NULL);
+
+    expect_ok(a);
+    assert_non_null(a->op.view.optimizer);
+    return a;
+}
+
+/* Gigabytes in earnest: the asking thread lets go of them, not the engine's. */
+static void a_load_hands_back_what_the_run_had(void **state)
+{
+    struct engine *en = start_engine(2, 8, 8, (size_t)16 << 20);
+    struct run *r = start_run(en, TRAIN_FULL);
+    struct lesson l;
+
+    (void)state;
+    make_lesson(&l, 7);
+    train(r, &l, 2);
+    double then = pass(r, &l, RUN_FORWARD);
+    struct asked *view = view_with_optimizer(r);
+    struct trainer_state *saved = saved_state(r, &view->op.view);
+
+    train(r, &l, 2);
+    double later = pass(r, &l, RUN_FORWARD);
+
+    for (int i = 0; i < 2; i++) { /* with the optimizer, then without */
+        struct asked *load =
+            ask(r,
+                (struct run_op){
+                    .kind = RUN_LOAD, .image = image_ref(view->op.view.image), .state = saved},
+                NULL);
+
+        expect_ok(load);
+        assert_int_equal(load->op.state != NULL, i == 0);
+        assert_ptr_not_equal(load->op.image, view->op.view.image);
+        run_op_release(&load->op);
+        asked_free(load);
+        saved = NULL;
+        assert_float_equal(pass(r, &l, RUN_FORWARD), then, 0);
+        train(r, &l, 2);
+        if (i == 0)
+            assert_float_equal(pass(r, &l, RUN_FORWARD), later, 0);
+    }
+    asked_free(view);
+    run_close(r);
+    engine_stop(en);
+}
+
+static void a_run_can_be_saved_with_its_optimizer_before_its_first_step(void **state)
+{
+    struct engine *en = start_engine(2, 8, 8, (size_t)16 << 20);
+    struct run *r = start_run(en, TRAIN_FULL);
+    struct asked *view = view_with_optimizer(r);
+    struct trainer_state *s = saved_state(r, &view->op.view);
+
+    (void)state;
+    assert_int_equal(view->op.view.step, 0);
+    trainer_state_free(s);
+    asked_free(view);
+    run_close(r);
+    engine_stop(en);
+}
+
 static void requests_go_on_while_a_run_trains(void **state)
 {
     struct engine *en = start_with_model("tiny-llama", 2, 8);
@@ -400,6 +499,8 @@ int main(void)
         cmocka_unit_test(closing_a_run_cancels_what_is_queued),
         cmocka_unit_test(a_step_without_gradients_changes_nothing_and_says_so),
         cmocka_unit_test(a_bad_datum_fails_its_operation_and_no_other),
+        cmocka_unit_test(a_load_hands_back_what_the_run_had),
+        cmocka_unit_test(a_run_can_be_saved_with_its_optimizer_before_its_first_step),
         cmocka_unit_test(requests_go_on_while_a_run_trains),
     };
 

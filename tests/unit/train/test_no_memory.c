@@ -13,8 +13,8 @@ static const struct lora_settings lora = {
 struct world {
     struct rig r;
     struct data d;
-    struct bytes file; /* the optimizer's */
-    int fd;
+    struct bytes file;            /* the optimizer's, */
+    int fds[FROZEN_FILES], n_fds; /* opened */
 };
 
 typedef int attempt_fn(struct world *w, struct err *e);
@@ -50,7 +50,7 @@ static int begin_step(struct world *w, struct err *e)
 
 static int freeze(struct world *w, struct err *e)
 {
-    struct trainer_frozen *f = trainer_freeze(w->r.t, e);
+    struct trainer_frozen *f = frozen_now(w->r.t, e);
 
     trainer_thaw(f);
     return f ? 0 : -1;
@@ -58,7 +58,7 @@ static int freeze(struct world *w, struct err *e)
 
 static int read_state(struct world *w, struct err *e)
 {
-    struct trainer_state *s = trainer_state_read(w->r.t, w->fd, 1, e);
+    struct trainer_state *s = trainer_state_read(w->r.t, w->fds, w->n_fds, 1, e);
 
     trainer_state_free(s);
     return s ? 0 : -1;
@@ -117,12 +117,12 @@ static void world_open(struct world *w, enum train_mode mode)
             take_step(&w->r, &plain_adam);
     }
     w->file = optimizer_file(w->r.t);
-    w->fd = file_of(&w->file);
+    w->n_fds = open_files(&w->file, w->fds);
 }
 
 static void world_close(struct world *w)
 {
-    close(w->fd);
+    close_files(w->fds, w->n_fds);
     free(w->file.data);
     rig_close(&w->r);
 }
@@ -150,7 +150,7 @@ static void a_view_that_cannot_be_kept_is_lost_and_says_so(void **state)
 
     (void)state;
     world_open(&w, TRAIN_FULL);
-    struct trainer_frozen *f = trainer_freeze(w.r.t, &e);
+    struct trainer_frozen *f = frozen_now(w.r.t, &e);
 
     must(f ? 0 : -1, &e);
     must(trainer_begin_step(w.r.t, &plain_adam, w.r.other, &e), &e);
@@ -161,8 +161,13 @@ static void a_view_that_cannot_be_kept_is_lost_and_says_so(void **state)
     assert_int_equal(trainer_step(w.r.t), 2);
     struct bytes b = room_for(f);
 
-    assert_int_equal(frozen_read(f, b.data, 0, b.n, &e), -1);
-    assert_int_equal(e.code, ERR_NOMEM);
+    struct frozen_file file[FROZEN_FILES];
+
+    assert_int_equal(frozen_files(f, file), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(frozen_read(&file[i], b.data, 0, (size_t)file[i].bytes, &e), -1);
+        assert_int_equal(e.code, ERR_NOMEM);
+    }
     trainer_thaw(f);
     free(b.data);
     world_close(&w);

@@ -109,7 +109,6 @@ static void same_as(struct rig *r, struct moment *want)
 static void restore(struct rig *r, const struct moment *m, struct adapter *a)
 {
     struct err e = {0};
-    int fd = file_of(&m->optimizer);
     struct trainer_state *s;
 
     memcpy(r->fx.weights->base, m->image, m->image_bytes);
@@ -117,10 +116,10 @@ static void restore(struct rig *r, const struct moment *m, struct adapter *a)
         must(trainer_set_adapter(r->t, a, &e), &e);
     else
         trainer_reset(r->t);
-    s = trainer_state_read(r->t, fd, m->step, &e);
+    s = read_saved(r->t, &m->optimizer, m->step, &e);
     must(s ? 0 : -1, &e);
     trainer_adopt(r->t, s);
-    close(fd);
+    trainer_state_free(s);
 }
 
 static void check_resume(const char *model, enum train_mode mode, bool master_forward)

@@ -1,8 +1,10 @@
-/* optimizer.safetensors: a view of one moment that no later step shows in, and what is read back;
+/* The optimizer's files: a view of one moment that no later step shows in, and what is read back;
  * and what an image holds beside the parameters. */
 #include "train/trainer_fixture.h"
 
 #include <pthread.h>
+
+#include "base/buf.h"
 
 static const struct lora_settings lora = {
     .rank = 4, .alpha = 32, .attn = true, .mlp = true, .unembed = true, .seed = 9};
@@ -30,7 +32,7 @@ static void train(struct rig *r, int steps)
 static struct trainer_frozen *freeze(struct rig *r)
 {
     struct err e = {0};
-    struct trainer_frozen *f = trainer_freeze(r->t, &e);
+    struct trainer_frozen *f = frozen_now(r->t, &e);
 
     must(f ? 0 : -1, &e);
     return f;
@@ -90,14 +92,71 @@ static void steps_never_show_in_a_view_of_before(void **state)
         rig_make_trainer(&r, mode ? TRAIN_FULL : TRAIN_LORA, false, &lora);
         check_overtaken(&r, 0); /* of a fresh run: moments are zero */
         struct trainer_frozen *f = freeze(&r);
-        size_t n = (size_t)frozen_bytes(f);
+        struct bytes b = room_for(f);
+        size_t n = b.n;
 
+        free(b.data);
         trainer_thaw(f);
         for (size_t cut = 0; cut <= n; cut += n / 7 + 1)
             check_overtaken(&r, cut);
         check_overtaken(&r, n);
         rig_close(&r);
     }
+}
+
+/* Masters of a run that has not stepped are made in slices, and a cancelled freeze may be begun
+ * again. */
+static void a_fresh_run_is_frozen_in_slices(void **state)
+{
+    struct rig r;
+    struct err e = {0};
+
+    (void)state;
+    rig_open(&r, "tiny-lfm2", 2);
+    rig_make_trainer(&r, TRAIN_FULL, false, NULL);
+    must(trainer_begin_freeze(r.t, &e), &e);
+    assert_int_equal(trainer_begin_freeze(r.t, &e), -1);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    assert_int_equal(trainer_run(r.t, 1, &e), TRAIN_MORE);
+    assert_null(trainer_take_frozen(r.t));
+    trainer_end(r.t);
+    must(trainer_begin_freeze(r.t, &e), &e);
+    while (trainer_run(r.t, 1, &e) == TRAIN_MORE)
+        ;
+    struct trainer_frozen *f = trainer_take_frozen(r.t);
+
+    trainer_end(r.t);
+    assert_non_null(f);
+    struct bytes b = room_for(f);
+
+    read_rest(f, &b, 0, 1 << 16);
+    const float *master = saved_tensor(&b, "master.model.embed_tokens.weight"),
+                *moment = saved_tensor(&b, "exp_avg.model.embed_tokens.weight");
+    const struct st_tensor *embed = weights_find(r.fx.weights, "model.embed_tokens.weight");
+    const uint16_t *value = weights_data(r.fx.weights, embed);
+
+    assert_true(master && moment);
+    for (size_t i = 0; i < embed->bytes / 2; i++)
+        assert_true(master[i] == dtype_bf16_to_f32(value[i]) && moment[i] == 0);
+    trainer_thaw(f);
+    free(b.data);
+    rig_close(&r);
+}
+
+static void a_view_that_nobody_took_goes_with_its_operation(void **state)
+{
+    struct rig r;
+    struct err e = {0};
+
+    (void)state;
+    rig_open(&r, "tiny-llama", 1);
+    rig_make_trainer(&r, TRAIN_FULL, false, NULL);
+    must(trainer_begin_freeze(r.t, &e), &e);
+    assert_int_equal(trainer_run(r.t, 0, &e), TRAIN_DONE);
+    trainer_end(r.t);
+    assert_null(trainer_take_frozen(r.t));
+    train(&r, 1);
+    rig_close(&r);
 }
 
 struct reader {
@@ -149,11 +208,10 @@ static void a_view_outlives_reset_adoption_and_the_run(void **state)
     train(&r, 2);
     struct bytes want = optimizer_file(r.t);
     struct trainer_frozen *views[3] = {freeze(&r), freeze(&r), freeze(&r)};
-    int fd = file_of(&want);
 
     trainer_reset(r.t);
     train(&r, 1);
-    struct trainer_state *s = trainer_state_read(r.t, fd, 2, &e);
+    struct trainer_state *s = read_saved(r.t, &want, 2, &e);
 
     must(s ? 0 : -1, &e);
     struct bytes b = room_for(views[0]);
@@ -161,6 +219,7 @@ static void a_view_outlives_reset_adoption_and_the_run(void **state)
     read_rest(views[0], &b, 0, 9999);
     same_bytes(&b, &want);
     trainer_adopt(r.t, s);
+    trainer_state_free(s);
     train(&r, 1);
     read_rest(views[1], &b, 0, 12345);
     same_bytes(&b, &want);
@@ -169,23 +228,21 @@ static void a_view_outlives_reset_adoption_and_the_run(void **state)
     same_bytes(&b, &want);
     for (int i = 0; i < 3; i++)
         trainer_thaw(views[i]);
-    close(fd);
     free(b.data);
     free(want.data);
 }
 
 /* ---- the file ---- */
 
-static void check_names(const struct rig *r, const struct st_index *ix)
+static void check_names(const struct rig *r, const struct st_index *ix, int file)
 {
     static const char *const prefixes[] = {"exp_avg.", "exp_avg_sq.", "master."};
-    bool masters = r->mode == TRAIN_FULL && r->fx.model->dtype != KERN_F32;
-    int n, sections = masters ? 3 : 2;
+    int n, first = file ? 2 : 0, end = file ? 3 : 2;
     const struct train_param *p = trainer_params(r->t, &n);
 
-    assert_int_equal(ix->n, n * sections);
+    assert_int_equal(ix->n, n * (end - first));
     for (int i = 0; i < n; i++)
-        for (int s = 0; s < sections; s++) {
+        for (int s = first; s < end; s++) {
             char name[256];
 
             snprintf(name, sizeof name, "%s%s", prefixes[s], p[i].name);
@@ -198,33 +255,118 @@ static void check_names(const struct rig *r, const struct st_index *ix)
         }
 }
 
-static void the_file_is_canonical_and_names_every_parameter(void **state)
+/* Masters have a file of their own, where there are any. */
+static void the_files_are_canonical_and_name_every_parameter(void **state)
 {
     (void)state;
     for (int i = 0; i < N_TINY; i++)
         for (int mode = 0; mode < 2; mode++) {
             struct rig r;
-            struct st_index ix = {0};
-            struct err e = {0};
 
             rig_open(&r, tiny_models[i], 1);
             rig_make_trainer(&r, mode ? TRAIN_FULL : TRAIN_LORA, false, &lora);
             struct bytes b = optimizer_file(r.t);
+            int n = mode && r.fx.model->dtype != KERN_F32 ? 2 : 1;
 
-            must(st_index_parse(&ix, b.data, b.n, b.n, &e), &e);
-            assert_true(ix.canonical);
-            assert_int_equal(ix.data_start % ST_DATA_ALIGN, 0);
-            check_names(&r, &ix);
-            st_index_release(&ix);
+            assert_int_equal(b.n > b.first, n == 2);
+            for (int file = 0; file < n; file++) {
+                struct st_index ix = {0};
+
+                index_of(&b, file, &ix);
+                assert_true(ix.canonical);
+                assert_int_equal(ix.data_start % ST_DATA_ALIGN, 0);
+                check_names(&r, &ix, file);
+                st_index_release(&ix);
+            }
             free(b.data);
             rig_close(&r);
         }
 }
 
+/* Both files' tensors in one, as saves of earlier versions have them. */
+static struct bytes in_one_file(const struct bytes *b)
+{
+    struct st_index part[2] = {0}, all = {0};
+    struct bytes one = {0};
+    struct buf header = {0};
+    struct err e = {0};
+
+    for (int i = 0; i < 2; i++) {
+        index_of(b, i, &part[i]);
+        for (size_t k = 0; k < part[i].n; k++) {
+            const struct st_tensor *t = &part[i].tensors[k];
+
+            must(st_index_add(&all, t->name, t->name_len, t->dtype, t->ndim, t->shape, &e), &e);
+        }
+    }
+    must(st_index_plan(&all, &header, &e), &e);
+    one.n = one.first = header.len + all.data_bytes;
+    one.data = malloc(one.n);
+    assert_non_null(one.data);
+    memcpy(one.data, header.data, header.len);
+    for (size_t k = 0; k < all.n; k++)
+        memcpy(one.data + header.len + all.tensors[k].offset, saved_tensor(b, all.tensors[k].name),
+               all.tensors[k].bytes);
+    for (int i = 0; i < 2; i++)
+        st_index_release(&part[i]);
+    st_index_release(&all);
+    buf_release(&header);
+    return one;
+}
+
+static void a_save_in_one_file_is_read_too(void **state)
+{
+    struct rig r, fresh;
+    struct err e = {0};
+
+    (void)state;
+    rig_open(&r, "tiny-qwen2", 1);
+    rig_open(&fresh, "tiny-qwen2", 1);
+    rig_make_trainer(&r, TRAIN_FULL, false, NULL);
+    rig_make_trainer(&fresh, TRAIN_FULL, false, NULL);
+    train(&r, 2);
+    struct bytes b = optimizer_file(r.t), one = in_one_file(&b);
+    struct trainer_state *s = read_saved(fresh.t, &one, 2, &e);
+
+    must(s ? 0 : -1, &e);
+    trainer_adopt(fresh.t, s);
+    trainer_state_free(s);
+    struct bytes got = optimizer_file(fresh.t);
+
+    same_bytes(&got, &b);
+    assert_int_equal(trainer_step(fresh.t), 2);
+    free(got.data);
+    free(one.data);
+    free(b.data);
+    rig_close(&r);
+    rig_close(&fresh);
+}
+
+static void a_tensor_in_both_files_is_refused(void **state)
+{
+    struct rig r;
+    struct err e = {0};
+
+    (void)state;
+    rig_open(&r, "tiny-llama", 1);
+    rig_make_trainer(&r, TRAIN_FULL, false, NULL);
+    struct bytes b = optimizer_file(r.t), one = in_one_file(&b);
+    int fds[FROZEN_FILES] = {file_with(one.data, one.n),
+                             file_with(b.data + b.first, b.n - b.first)};
+
+    assert_null(trainer_state_read(r.t, fds, 2, 1, &e));
+    assert_int_equal(e.code, ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "twice"));
+    close_files(fds, 2);
+    free(one.data);
+    free(b.data);
+    rig_close(&r);
+}
+
 /* A copy of the file in which one text is another of the same length. */
 static struct bytes changed(const struct bytes *b, const char *from, const char *to)
 {
-    struct bytes c = {malloc(b->n), b->n};
+    struct bytes c = {malloc(b->n), b->n, b->first};
     char *at;
 
     assert_int_equal(strlen(from), strlen(to));
@@ -237,14 +379,12 @@ static struct bytes changed(const struct bytes *b, const char *from, const char 
 
 static void refused(struct rig *r, const struct bytes *b, const char *names)
 {
-    int fd = file_of(b);
     struct err e = {0};
 
-    assert_null(trainer_state_read(r->t, fd, 3, &e));
+    assert_null(read_saved(r->t, b, 3, &e));
     assert_int_equal(e.code, ERR_FORMAT);
     if (!strstr(e.msg, names))
         fail_msg("\"%s\" does not name %s", e.msg, names);
-    close(fd);
 }
 
 static void a_file_of_another_run_is_refused_by_the_tensor(void **state)
@@ -260,22 +400,21 @@ static void a_file_of_another_run_is_refused_by_the_tensor(void **state)
     struct bytes renamed = changed(&b, "master.model.norm.weight", "master.model.nope.weight"),
                  shape = changed(&b, "\"shape\":[112,64]", "\"shape\":[64,112]"),
                  type = changed(&b, "\"dtype\":\"F32\"", "\"dtype\":\"I32\""),
-                 cut = {b.data, b.n - 4};
+                 cut = {b.data, b.n - 4, b.first}, moments = {b.data, b.first, b.first};
     struct err e = {0};
-    int fd = file_of(&b);
 
     refused(&r, &theirs, "exp_avg.");
     refused(&r, &renamed, "master.model.norm.weight");
     refused(&r, &shape, "exp_avg.model.layers.0.mlp.gate_proj.weight");
     refused(&r, &type, "I32");
     refused(&r, &cut, "");
-    assert_null(trainer_state_read(r.t, fd, -1, &e));
-    struct trainer_state *s = trainer_state_read(r.t, fd, 1, &e);
+    refused(&r, &moments, "master.");
+    assert_null(read_saved(r.t, &b, -1, &e));
+    struct trainer_state *s = read_saved(r.t, &b, 1, &e);
 
     must(s ? 0 : -1, &e);
     trainer_state_free(s);
     trainer_state_free(NULL);
-    close(fd);
     free(renamed.data);
     free(shape.data);
     free(type.data);
@@ -372,9 +511,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_never_show_in_a_view_of_before),
+        cmocka_unit_test(a_fresh_run_is_frozen_in_slices),
+        cmocka_unit_test(a_view_that_nobody_took_goes_with_its_operation),
+        cmocka_unit_test(a_save_in_one_file_is_read_too),
+        cmocka_unit_test(a_tensor_in_both_files_is_refused),
         cmocka_unit_test(a_reading_thread_sees_one_moment_while_the_run_goes_on),
         cmocka_unit_test(a_view_outlives_reset_adoption_and_the_run),
-        cmocka_unit_test(the_file_is_canonical_and_names_every_parameter),
+        cmocka_unit_test(the_files_are_canonical_and_name_every_parameter),
         cmocka_unit_test(a_file_of_another_run_is_refused_by_the_tensor),
         cmocka_unit_test(an_adapter_of_another_rank_is_refused),
         cmocka_unit_test(a_stored_lm_head_stays_equal_to_the_tied_embedding),

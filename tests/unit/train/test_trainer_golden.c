@@ -53,18 +53,17 @@ static void check_image(struct tally *t, const struct rig *r, const char *model,
     t->n += n;
 }
 
-/* A tensor of the run's optimizer file. */
-static const float *in_file(const struct bytes *file, const struct st_index *ix, const char *prefix,
-                            const char *name)
+/* A tensor of the run's optimizer files. */
+static const float *in_file(const struct bytes *file, const char *prefix, const char *name)
 {
     char full[256];
-    const struct st_tensor *t;
 
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    t = st_index_find(ix, full);
-    if (!t)
-        fail_msg("the optimizer's file lacks %s", full);
-    return (const float *)(const void *)(file->data + ix->data_start + t->offset);
+    const float *values = saved_tensor(file, full);
+
+    if (!values)
+        fail_msg("the optimizer's files lack %s", full);
+    return values;
 }
 
 static void check_file(const char *model, const char *recorded, struct trainer *t,
@@ -72,14 +71,11 @@ static void check_file(const char *model, const char *recorded, struct trainer *
 {
     struct bytes file = optimizer_file(t);
     struct golden g = {0};
-    struct st_index ix = {0};
-    struct err e = {0};
     struct tally masters = {0}, served = {0};
     static const char *const kinds[][2] = {{"step3.weight.", "master."},
                                            {"step3.exp_avg.", "exp_avg."},
                                            {"step3.exp_avg_sq.", "exp_avg_sq."}};
 
-    must(st_index_parse(&ix, file.data, file.n, file.n, &e), &e);
     recorded_open(&g, model, recorded);
     for (size_t i = 0; i < g.index.n; i++)
         for (int k = 0; k < 3; k++) {
@@ -90,7 +86,7 @@ static void check_file(const char *model, const char *recorded, struct trainer *
                 continue;
             float *want = golden_tensor(&g, name, &n);
 
-            const float *got = in_file(&file, &ix, kinds[k][1], name + skip);
+            const float *got = in_file(&file, kinds[k][1], name + skip);
 
             if (k > 0) {
                 check_moments(model, name, got, want, n);
@@ -105,7 +101,6 @@ static void check_file(const char *model, const char *recorded, struct trainer *
     assert_true(!images || masters.n == images->fx.model->n_parameters);
     st_index_release(&g.index);
     close(g.fd);
-    st_index_release(&ix);
     free(file.data);
 }
 
@@ -192,11 +187,8 @@ static void three_steps_on_the_masters_are_the_recorded_ones(void **state)
 static void check_some(struct course_case *c, const char *model, const char *prefix)
 {
     struct bytes file = optimizer_file(c->r.t);
-    struct st_index ix = {0};
-    struct err e = {0};
     struct tally all = {0};
 
-    must(st_index_parse(&ix, file.data, file.n, file.n, &e), &e);
     for (size_t i = 0; i < c->g.index.n; i++) {
         const char *name = c->g.index.tensors[i].name;
         size_t n;
@@ -205,13 +197,11 @@ static void check_some(struct course_case *c, const char *model, const char *pre
             continue;
         float *want = golden_tensor(&c->g, name, &n);
 
-        check_weights(&all, model, name, in_file(&file, &ix, "master.", name + strlen(prefix)),
-                      want, n);
+        check_weights(&all, model, name, in_file(&file, "master.", name + strlen(prefix)), want, n);
         free(want);
     }
     assert_true(all.n > 0);
     check_tally(model, &all);
-    st_index_release(&ix);
     free(file.data);
 }
 

@@ -168,35 +168,64 @@ static inline struct step_result take_step(struct rig *r, const struct adam *a)
     return result;
 }
 
-/* ---- optimizer.safetensors ---- */
+/* ---- the optimizer's files ---- */
 
+/* The files one after the other. */
 struct bytes {
     char *data;
     size_t n;
+    size_t first; /* bytes of the first */
 };
 
 static inline void read_rest(struct trainer_frozen *f, struct bytes *b, size_t from, size_t chunk)
 {
+    struct frozen_file file[FROZEN_FILES];
     struct err e = {0};
+    size_t len;
 
-    for (size_t at = from; at < b->n; at += chunk)
-        must(frozen_read(f, b->data + at, at, b->n - at < chunk ? b->n - at : chunk, &e), &e);
+    frozen_files(f, file);
+    for (size_t at = from; at < b->n; at += len) {
+        int i = at >= b->first;
+        size_t base = i ? b->first : 0, end = base + (size_t)file[i].bytes;
+
+        end = end < b->n ? end : b->n;
+        len = end - at < chunk ? end - at : chunk;
+        must(frozen_read(&file[i], b->data + at, at - base, len, &e), &e);
+    }
 }
 
-static inline struct bytes room_for(const struct trainer_frozen *f)
+static inline struct bytes room_for(struct trainer_frozen *f)
 {
-    struct bytes b = {.n = (size_t)frozen_bytes(f)};
+    struct frozen_file file[FROZEN_FILES];
+    struct bytes b = {0};
 
+    for (int i = frozen_files(f, file) - 1; i >= 0; i--) {
+        b.n += (size_t)file[i].bytes;
+        b.first = (size_t)file[i].bytes;
+    }
     b.data = malloc(b.n);
     assert_non_null(b.data);
     return b;
 }
 
-/* The file of this moment; free data. */
+/* The whole operation; NULL with *e. */
+static inline struct trainer_frozen *frozen_now(struct trainer *t, struct err *e)
+{
+    struct trainer_frozen *f = NULL;
+
+    if (trainer_begin_freeze(t, e) < 0)
+        return NULL;
+    if (trainer_run(t, 0, e) == TRAIN_DONE)
+        f = trainer_take_frozen(t);
+    trainer_end(t);
+    return f;
+}
+
+/* The files of this moment; free data. */
 static inline struct bytes optimizer_file(struct trainer *t)
 {
     struct err e = {0};
-    struct trainer_frozen *f = trainer_freeze(t, &e);
+    struct trainer_frozen *f = frozen_now(t, &e);
 
     must(f ? 0 : -1, &e);
     struct bytes b = room_for(f);
@@ -207,15 +236,70 @@ static inline struct bytes optimizer_file(struct trainer *t)
 }
 
 /* An unlinked file with these bytes. */
-static inline int file_of(const struct bytes *b)
+static inline int file_with(const char *data, size_t n)
 {
     char path[] = "/tmp/cairn-optim-XXXXXX";
     int fd = mkstemp(path);
 
     assert_true(fd >= 0);
     unlink(path);
-    assert_int_equal(pwrite(fd, b->data, b->n, 0), b->n);
+    assert_int_equal(pwrite(fd, data, n, 0), n);
     return fd;
+}
+
+/* The files, opened; how many. */
+static inline int open_files(const struct bytes *b, int fds[FROZEN_FILES])
+{
+    int n = 0;
+
+    fds[n++] = file_with(b->data, b->first);
+    if (b->n > b->first)
+        fds[n++] = file_with(b->data + b->first, b->n - b->first);
+    return n;
+}
+
+static inline void close_files(const int *fds, int n)
+{
+    while (n > 0)
+        close(fds[--n]);
+}
+
+static inline struct trainer_state *read_saved(struct trainer *t, const struct bytes *b,
+                                               int64_t step, struct err *e)
+{
+    int fds[FROZEN_FILES], n = open_files(b, fds);
+    struct trainer_state *s = trainer_state_read(t, fds, n, step, e);
+
+    close_files(fds, n);
+    return s;
+}
+
+/* Index of the first or second file; release it. */
+static inline void index_of(const struct bytes *b, int file, struct st_index *ix)
+{
+    struct err e = {0};
+    size_t at = file ? b->first : 0, n = file ? b->n - b->first : b->first;
+
+    must(st_index_parse(ix, b->data + at, n, n, &e), &e);
+}
+
+/* A tensor's values in whichever file has it; NULL: in none. */
+static inline const float *saved_tensor(const struct bytes *b, const char *name)
+{
+    const float *found = NULL;
+
+    for (int i = 0; i < FROZEN_FILES && !found && (i == 0 || b->n > b->first); i++) {
+        struct st_index ix = {0};
+
+        index_of(b, i, &ix);
+        const struct st_tensor *t = st_index_find(&ix, name);
+
+        if (t)
+            found = (const float *)(const void *)(b->data + (i ? b->first : 0) + ix.data_start +
+                                                  t->offset);
+        st_index_release(&ix);
+    }
+    return found;
 }
 
 static inline void same_bytes(const struct bytes *a, const struct bytes *b)
