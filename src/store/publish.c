@@ -22,7 +22,9 @@ struct job {
     struct publish_result *out;
     int run_fd;
     int tmp_fd;
-    int weights_fd;
+    struct stream_file stream[STREAMS_MAX]; /* the weights, then what else is streamed */
+    int n_streams;
+    int64_t bytes;    /* of all of them */
     bool run_created; /* by this call */
     bool run_new;     /* its name may not be on disk yet */
     char tag[32];     /* "<boot>-<random>" */
@@ -121,7 +123,7 @@ static int prepare(struct job *j, struct err *e)
 static void tell(const struct job *j, enum publish_stage stage, int64_t done)
 {
     if (j->req->progress)
-        j->req->progress(j->req->progress_arg, stage, done, j->req->weights.bytes);
+        j->req->progress(j->req->progress_arg, stage, done, j->bytes);
 }
 
 static void tell_block(void *arg, int64_t done)
@@ -129,22 +131,18 @@ static void tell_block(void *arg, int64_t done)
     tell(arg, PUBLISH_WEIGHTS, done);
 }
 
+static void add_stream(struct job *j, const char *name, const struct ckpt_source *source,
+                       char *sha256)
+{
+    j->stream[j->n_streams++] =
+        (struct stream_file){.name = name, .source = source, .sha256 = sha256, .fd = -1};
+    j->bytes += source->bytes;
+}
+
 static int write_weights(struct job *j, struct err *e)
 {
     faults_write_delay(j->req->faults);
-    j->weights_fd = stream_write(j->tmp_fd, j->req->weights_name, &j->req->weights, tell_block, j,
-                                 j->out->weights_sha256, e);
-    if (j->weights_fd < 0)
-        return -1;
-    for (int i = 0; i < j->req->n_more; i++) {
-        struct publish_stream *s = &j->req->more[i];
-        int fd = stream_write(j->tmp_fd, s->name, &s->source, NULL, NULL, s->sha256, e);
-
-        if (fd < 0)
-            return -1;
-        fs_close(fd);
-    }
-    return 0;
+    return stream_write_all(j->tmp_fd, j->stream, j->n_streams, tell_block, j, e);
 }
 
 static int write_companions(struct job *j, struct err *e)
@@ -175,23 +173,21 @@ done:
     return rc;
 }
 
-static int sync_weights(struct job *j, struct err *e)
+static int sync_stream(struct stream_file *s, struct err *e)
 {
-    int fd = j->weights_fd;
+    int fd = s->fd;
 
-    if (fs_sync(fd, j->req->weights_name, e) < 0)
+    if (fs_sync(fd, s->name, e) < 0)
         return -1;
-    j->weights_fd = -1;
-    return close(fd) == 0 ? 0 : err_io(e, "close %s", j->req->weights_name);
+    s->fd = -1;
+    return close(fd) == 0 ? 0 : err_io(e, "close %s", s->name);
 }
 
 /* The data of every file first, then the directory that names them. */
 static int sync_files(struct job *j, struct err *e)
 {
-    if (sync_weights(j, e) < 0)
-        return -1;
-    for (int i = 0; i < j->req->n_more; i++)
-        if (fs_sync_name(j->tmp_fd, j->req->more[i].name, e) < 0)
+    for (int i = 0; i < j->n_streams; i++)
+        if (sync_stream(&j->stream[i], e) < 0)
             return -1;
     for (int i = 0; i < j->req->n_files; i++)
         if (fs_sync_name(j->tmp_fd, j->req->files[i].name, e) < 0)
@@ -273,7 +269,8 @@ static void clean_up(struct job *j)
 {
     struct err ignored = {0};
 
-    fs_close(j->weights_fd);
+    for (int i = 0; i < j->n_streams; i++)
+        fs_close(j->stream[i].fd);
     fs_close(j->tmp_fd);
     if (!j->out->published && j->tmp[0] && j->run_fd >= 0)
         fs_remove_tree(j->run_fd, j->tmp, &ignored); /* what stays is swept at the next start */
@@ -284,10 +281,16 @@ static void clean_up(struct job *j)
 
 int publish(const struct publish_req *req, struct publish_result *out, struct err *e)
 {
-    struct job j = {.req = req, .out = out, .run_fd = -1, .tmp_fd = -1, .weights_fd = -1};
+    struct job j = {.req = req, .out = out, .run_fd = -1, .tmp_fd = -1};
     int rc = 0;
 
     *out = (struct publish_result){.bytes = req->weights.bytes};
+    if (req->n_more < 0 || req->n_more >= STREAMS_MAX)
+        return err_set(e, ERR_ARG, "%d further streams, of at most %d", req->n_more,
+                       STREAMS_MAX - 1);
+    add_stream(&j, req->weights_name, &req->weights, out->weights_sha256);
+    for (int i = 0; i < req->n_more; i++)
+        add_stream(&j, req->more[i].name, &req->more[i].source, req->more[i].sha256);
     for (int s = 0; s < PUBLISH_N_STAGES && rc == 0; s++) {
         out->stage = (enum publish_stage)s;
         rc = run_stage(&j, out->stage, e);

@@ -3,7 +3,7 @@
  * A reader sees the whole directory or none of it, also after a crash or a power cut, and a
  * published directory never changes. The stages, in this order (docs/formats/store.md,
  * "Publishing"): prepare      run directory, temporary directory .tmp-<final>-<boot>-<random>
- *     weights      the streamed file: copied block by block, hashed and written in one pass
+ *     weights      the streamed files: copied block by block, hashed and written in one pass
  *     companions   small files from memory
  *     manifest     the file that names the hash
  *     sync         fsync of every file, then of the temporary directory
@@ -13,9 +13,10 @@
  * A failure up to `rename` leaves nothing behind; later the directory is published and stays.
  *
  * Threads: several calls may run at once, also for one run. The calling thread hashes (it may sit
- * on a lent core, which the helper then shares); one helper thread copies from the source and
- * writes, asleep in the disk most of the time. Memory: PUBLISH_BUFFERS x PUBLISH_BLOCK. A file-size
- * limit must not kill the process: SIGXFSZ is ignored by the program. */
+ * on a lent core, which the helpers then share); a helper thread for each of at most two files that
+ * are under way copies from its source and writes, asleep in the disk most of the time. Memory:
+ * PUBLISH_BUFFERS x PUBLISH_BLOCK for each of the two. A file-size limit must not kill the process:
+ * SIGXFSZ is ignored by the program. */
 #ifndef STORE_PUBLISH_H
 #define STORE_PUBLISH_H
 
@@ -30,6 +31,7 @@ struct err;
 struct faults;
 
 enum { PUBLISH_BLOCK = 4 << 20, PUBLISH_BUFFERS = 4 };
+enum { PUBLISH_PIECE = 128 << 10 }; /* hashed in less than 0.1 ms */
 
 enum publish_stage {
     PUBLISH_PREPARE,
@@ -44,10 +46,10 @@ enum publish_stage {
 };
 const char *publish_stage_name(enum publish_stage s); /* "prepare" ... "latest" */
 
-/* Where the bytes of the streamed file come from. `read` copies n bytes from offset to `to`. It is
- * called by one thread, which is not the one that called publish, with rising offsets, at most
- * PUBLISH_BLOCK at a time, and once for each byte: what it hands out is what is hashed and written,
- * even if the source changes afterwards. */
+/* Where the bytes of a streamed file come from. `read` copies n bytes from offset to `to`. It is
+ * called by one thread a file, which is not the one that called publish, with rising offsets, at
+ * most PUBLISH_BLOCK at a time, and once for each byte: what it hands out is what is hashed and
+ * written, even if the source changes afterwards. */
 struct ckpt_source {
     int64_t bytes;
     int (*read)(void *arg, void *to, size_t offset, size_t n, struct err *e);
@@ -60,8 +62,8 @@ struct publish_file {
     size_t n;
 };
 
-/* A further streamed file, written in the stage `weights` after the first one. sha256 is filled in
- * before the manifest is asked for. */
+/* A further streamed file, written in the stage `weights` beside the first one: by any order of
+ * them. sha256 is filled in before the manifest is asked for. */
 struct publish_stream {
     const char *name;
     struct ckpt_source source;
@@ -86,8 +88,8 @@ struct publish_req {
     void *manifest_arg;
     bool move_latest; /* false: the stage `latest` is left out */
     /* May be NULL. Called at the start of every stage (done = 0) and in `weights` after every
-     * block, by the publishing thread, outside of any lock; it may block for a while (to give a
-     * lent core back). */
+     * PUBLISH_PIECE, by the publishing thread, outside of any lock; it may block for a while (to
+     * give a lent core back). */
     void (*progress)(void *arg, enum publish_stage stage, int64_t done, int64_t total);
     void *progress_arg;
     struct faults *faults; /* test builds; NULL */

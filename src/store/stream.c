@@ -13,9 +13,26 @@
 
 struct stream {
     const struct ckpt_source *source;
+    struct stream_file *file;
     int fd;
     bool direct;
     size_t align; /* what the reservation, and lengths while direct, are rounded up to */
+    /* while it is under way */
+    struct ring *ring;
+    struct sha256 *hash;
+    struct ring_block *block; /* being hashed, or NULL */
+    size_t at;                /* bytes of the block that are */
+};
+
+enum { LANES = 2 };
+
+struct writing {
+    struct stream stream[STREAMS_MAX]; /* the longest first */
+    int n, begun;
+    struct stream *lane[LANES]; /* under way, or NULL */
+    int64_t done;
+    stream_progress_fn *progress;
+    void *arg;
 };
 
 static size_t round_up(size_t n, size_t to)
@@ -100,60 +117,172 @@ static int copy_and_write(void *arg, struct ring *r, struct err *e)
     return 0;
 }
 
-static void hash_blocks(struct ring *r, struct sha256 *h, stream_progress_fn *progress, void *arg)
+/* ---- one stream ---- */
+
+static int open_stream(struct stream *s, int dir_fd, struct stream_file *file, struct err *e)
 {
-    struct ring_block *b;
-
-    while ((b = ring_drain(r))) {
-        int64_t done = (int64_t)(b->offset + b->n);
-
-        sha256_update(h, b->bytes, b->n);
-        ring_drained(r);
-        if (progress)
-            progress(arg, done);
-    }
+    *s = (struct stream){.source = file->source, .file = file, .fd = -1, .align = 1};
+    if (s->source->bytes < 0)
+        return err_set(e, ERR_ARG, "%s: a file of %lld bytes", file->name,
+                       (long long)s->source->bytes);
+    s->fd =
+        fs_open_beneath(dir_fd, file->name, O_WRONLY | O_CREAT | O_EXCL, 0644, FS_LINKS_NONE, e);
+    if (s->fd < 0)
+        return -1;
+    choose_direct(s);
+    return reserve(s, e) == 0 ? 0 : err_wrap(e, "%s", file->name);
 }
 
-static int pump(struct stream *s, stream_progress_fn *progress, void *arg, char sha256[SHA256_HEX],
-                struct err *e)
+static int start_stream(struct stream *s, struct err *e)
 {
     struct ring *r = ring_open(PUBLISH_BUFFERS, PUBLISH_BLOCK, e);
-    struct sha256 *h = sha256_new();
-    int rc = -1;
 
     if (!r)
-        goto done;
-    if (!h) {
-        err_nomem(e);
-        goto done;
+        return -1;
+    s->hash = sha256_new();
+    if (!s->hash || ring_start(r, copy_and_write, s, e) < 0) {
+        ring_close(r);
+        return s->hash ? -1 : err_nomem(e);
     }
-    if (ring_start(r, copy_and_write, s, e) < 0)
-        goto done;
-    hash_blocks(r, h, progress, arg);
-    rc = ring_join(r, e);
-    if (rc == 0)
-        sha256_hex(h, sha256);
+    s->ring = r;
+    return 0;
+}
 
-done:
-    sha256_free(h);
-    ring_close(r);
+/* Waits for the helper. */
+static int stop_stream(struct stream *s, struct err *e)
+{
+    int rc = ring_join(s->ring, e);
+
+    ring_close(s->ring);
+    s->ring = NULL;
     return rc;
 }
 
-int stream_write(int dir_fd, const char *name, const struct ckpt_source *source,
-                 stream_progress_fn *progress, void *arg, char sha256[SHA256_HEX], struct err *e)
+static int end_stream(struct stream *s, struct err *e)
 {
-    struct stream s = {.source = source, .align = 1};
+    if (stop_stream(s, e) < 0)
+        return err_wrap(e, "%s", s->file->name);
+    sha256_hex(s->hash, s->file->sha256);
+    return 0;
+}
 
-    if (source->bytes < 0)
-        return err_set(e, ERR_ARG, "a file of %lld bytes", (long long)source->bytes);
-    s.fd = fs_open_beneath(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL, 0644, FS_LINKS_NONE, e);
-    if (s.fd < 0)
-        return -1;
-    choose_direct(&s);
-    if (reserve(&s, e) == 0 && pump(&s, progress, arg, sha256, e) == 0)
-        return s.fd;
-    err_wrap(e, "%s", name);
-    fs_close(s.fd);
-    return -1;
+/* ---- two at a time ---- */
+
+/* A block for the lane, of the next stream when one is through. 0: a block, or nothing is left. */
+static int fill_lane(struct writing *w, int lane, struct err *e)
+{
+    struct stream *s = w->lane[lane];
+
+    while (!s || !s->block) {
+        if (!s && w->begun == w->n)
+            return 0;
+        if (!s) {
+            s = &w->stream[w->begun++];
+            if (start_stream(s, e) < 0)
+                return err_wrap(e, "%s", s->file->name);
+            w->lane[lane] = s;
+        }
+        s->block = ring_drain(s->ring);
+        s->at = 0;
+        if (!s->block) {
+            w->lane[lane] = NULL;
+            if (end_stream(s, e) < 0)
+                return -1;
+            s = NULL;
+        }
+    }
+    return 0;
+}
+
+static void advance(struct writing *w, struct stream *s, size_t n)
+{
+    s->at += n;
+    w->done += (int64_t)n;
+    if (s->at < s->block->n)
+        return;
+    ring_drained(s->ring);
+    s->block = NULL;
+}
+
+static size_t left(const struct stream *s)
+{
+    return s->block->n - s->at;
+}
+
+/* In pieces, so that whoever lent this thread a core can have it back soon. */
+static void hash_lanes(struct writing *w)
+{
+    struct stream *a = w->lane[0], *b = w->lane[1], *one = a ? a : b;
+    size_t n = left(one) < PUBLISH_PIECE ? left(one) : PUBLISH_PIECE;
+
+    if (a && b) {
+        n = left(b) < n ? left(b) : n;
+        sha256_update_pair(a->hash, a->block->bytes + a->at, b->hash, b->block->bytes + b->at, n);
+        advance(w, a, n);
+        advance(w, b, n);
+    } else {
+        sha256_update(one->hash, one->block->bytes + one->at, n);
+        advance(w, one, n);
+    }
+    if (w->progress)
+        w->progress(w->arg, w->done);
+}
+
+static int pump(struct writing *w, struct err *e)
+{
+    do {
+        for (int i = 0; i < LANES; i++)
+            if (fill_lane(w, i, e) < 0)
+                return -1;
+        if (w->lane[0] || w->lane[1])
+            hash_lanes(w);
+    } while (w->lane[0] || w->lane[1]);
+    return 0;
+}
+
+static void release(struct writing *w)
+{
+    struct err ignored = {0};
+
+    for (int i = 0; i < w->n; i++) {
+        struct stream *s = &w->stream[i];
+
+        if (s->ring) {
+            ring_give_up(s->ring);
+            stop_stream(s, &ignored);
+        }
+        sha256_free(s->hash);
+    }
+}
+
+static int open_all(struct writing *w, int dir_fd, struct stream_file *files, int n, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
+        int at = w->n++;
+
+        for (; at > 0 && w->stream[at - 1].source->bytes < files[i].source->bytes; at--)
+            w->stream[at] = w->stream[at - 1];
+        if (open_stream(&w->stream[at], dir_fd, &files[i], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int stream_write_all(int dir_fd, struct stream_file *files, int n, stream_progress_fn *progress,
+                     void *arg, struct err *e)
+{
+    struct writing w = {.progress = progress, .arg = arg};
+    int rc = -1;
+
+    if (n < 1 || n > STREAMS_MAX)
+        return err_set(e, ERR_ARG, "%d streams, of 1 to %d", n, STREAMS_MAX);
+    if (open_all(&w, dir_fd, files, n, e) == 0)
+        rc = pump(&w, e);
+    release(&w);
+    for (int i = 0; i < w.n; i++) {
+        if (rc < 0)
+            fs_close(w.stream[i].fd);
+        w.stream[i].file->fd = rc < 0 ? -1 : w.stream[i].fd;
+    }
+    return rc;
 }

@@ -59,6 +59,7 @@ def test_a_checkpoint_is_a_directory_with_its_record(own, w, mode):
     assert expiry["ttl_seconds"] == 3600 and expiry["expires_at"] == c["expires_at"]
     weights = "adapter_model.safetensors" if mode == "lora" else "model.safetensors"
     assert weights in record["files"] and "optimizer.safetensors" in record["files"]
+    assert ("masters.safetensors" in record["files"]) == (mode != "lora")
     assert sorted(p.name for p in d.iterdir()) == sorted([*record["files"], "checkpoint.json", "expiry.json"])
     for name, f in record["files"].items():
         assert (digest(d / name), (d / name).stat().st_size) == (f["sha256"], f["size"])

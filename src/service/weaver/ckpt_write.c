@@ -12,6 +12,8 @@
 #include "engine/run.h"
 #include "model/adapter_make.h"
 #include "model/model.h"
+#include "service/core_loan.h"
+#include "service/service.h"
 #include "service/times.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
@@ -31,6 +33,7 @@ struct writing {
     struct frozen_file frozen[FROZEN_FILES];
     struct publish_stream optimizer[FROZEN_FILES];
     int n_optimizer;
+    struct core_loan loan; /* while the files are hashed */
 };
 
 /* ---- sources ---- */
@@ -157,16 +160,12 @@ static int write_record(void *arg, const char sha256[SHA256_HEX], struct buf *ou
 /* ---- publishing ---- */
 
 /* Its time begins when the weights are on disk: expiry.json is written with the companions. */
-static void on_stage(void *arg, enum publish_stage stage, int64_t done, int64_t total)
+static void fill_expiry(struct writing *x)
 {
-    struct writing *x = arg;
     struct w_ckpt *c = x->c;
     char at[32];
     int n;
 
-    (void)done, (void)total;
-    if (stage != PUBLISH_COMPANIONS)
-        return;
     c->created_ms = clock_wall_ms();
     c->expires_ms = c->ttl_s ? c->created_ms + 1000 * c->ttl_s : 0;
     clock_iso8601(c->expires_ms, at);
@@ -180,6 +179,19 @@ static void on_stage(void *arg, enum publish_stage stage, int64_t done, int64_t 
                      "{\"ttl_seconds\": null, \"expires_at\": null, \"expires_ms\": null}");
     x->expiry[n] = ' ';
     x->expiry[sizeof x->expiry - 1] = '\n';
+}
+
+static void on_stage(void *arg, enum publish_stage stage, int64_t done, int64_t total)
+{
+    struct writing *x = arg;
+
+    (void)done, (void)total;
+    if (stage == PUBLISH_WEIGHTS)
+        core_loan_update(&x->loan);
+    else
+        core_loan_end(&x->loan);
+    if (stage == PUBLISH_COMPANIONS)
+        fill_expiry(x);
 }
 
 static int prepare_adapter(struct writing *x, struct err *e)
@@ -242,7 +254,7 @@ static int publish_files(struct writing *x, struct err *e)
 int ckpt_files_write(struct weaver *w, struct w_ckpt *c, const struct ckpt_facts_of_run *f,
                      struct err *e)
 {
-    struct writing x = {.w = w, .c = c, .f = f};
+    struct writing x = {.w = w, .c = c, .f = f, .loan.engine = w->s->engine};
     int rc = 0;
 
     if (c->shape.full)
@@ -252,6 +264,7 @@ int ckpt_files_write(struct weaver *w, struct w_ckpt *c, const struct ckpt_facts
     add_file(&x, "expiry.json", x.expiry, sizeof x.expiry);
     if (rc == 0)
         rc = publish_files(&x, e);
+    core_loan_end(&x.loan);
     buf_release(&x.adapter);
     buf_release(&x.adapter_config);
     return rc;

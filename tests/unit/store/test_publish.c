@@ -163,6 +163,72 @@ static void further_streams_are_hashed_and_fail_like_the_first(void **state)
     free(more.bytes);
 }
 
+/* More files than are under way at a time, of lengths that do not meet in their blocks. */
+static void many_streams_are_each_whole(void **state)
+{
+    enum { MORE = 4 };
+    static const size_t sizes[MORE] = {3 * PUBLISH_BLOCK + 5, 0, PUBLISH_BLOCK - 64, 777};
+    struct scratch *s = *state;
+    struct image im = make_image(2 * PUBLISH_BLOCK + 63), images[MORE];
+    struct publish_stream more[MORE];
+    struct publish_req req = request(s, &im, "step-000001");
+    struct publish_result out;
+    struct err e = {0};
+    char names[MORE][8], path[64], sha[SHA256_HEX];
+
+    for (int i = 0; i < MORE; i++) {
+        images[i] = make_image(sizes[i]);
+        snprintf(names[i], sizeof names[i], "more%d", i);
+        more[i] = (struct publish_stream){.name = names[i],
+                                          .source = {(int64_t)sizes[i], read_image, &images[i]}};
+    }
+    req.more = more;
+    req.n_more = MORE;
+    if (publish(&req, &out, &e) < 0)
+        fail_msg("%s", e.msg);
+    sha256_hex_of(im.bytes, im.n, sha);
+    assert_string_equal(out.weights_sha256, sha);
+    for (int i = 0; i < MORE; i++) {
+        struct buf text = {0};
+
+        snprintf(path, sizeof path, "r1/step-000001/%s", names[i]);
+        read_back(s, path, &text);
+        assert_int_equal(text.len, sizes[i]);
+        assert_true(sizes[i] == 0 || memcmp(text.data, images[i].bytes, sizes[i]) == 0);
+        sha256_hex_of(images[i].bytes, sizes[i], sha);
+        assert_string_equal(more[i].sha256, sha);
+        buf_release(&text);
+        free(images[i].bytes);
+    }
+    free(im.bytes);
+}
+
+/* Whichever fails, early or late, the others are given up and nothing stays. */
+static void a_stream_that_fails_ends_the_others(void **state)
+{
+    struct scratch *s = *state;
+
+    for (int failing = 0; failing < 2; failing++)
+        for (size_t at = 0; at < 3 * (size_t)PUBLISH_BLOCK; at += PUBLISH_BLOCK) {
+            struct image im = make_image(8 * (size_t)PUBLISH_BLOCK),
+                         other = make_image(3 * (size_t)PUBLISH_BLOCK);
+            struct publish_stream more = {.name = "more",
+                                          .source = {(int64_t)other.n, read_image, &other}};
+            struct publish_req req = request(s, &im, "step-000001");
+            struct publish_result out;
+            struct err e = {0};
+
+            *(failing ? &other.fail_at : &im.fail_at) = at + 1;
+            req.more = &more;
+            req.n_more = 1;
+            assert_int_equal(publish(&req, &out, &e), -1);
+            assert_int_equal(out.stage, PUBLISH_WEIGHTS);
+            assert_int_equal(count_entries(s, "."), 0);
+            free(im.bytes);
+            free(other.bytes);
+        }
+}
+
 static void what_was_hashed_is_what_was_written_though_the_source_changes(void **state)
 {
     struct scratch *s = *state;
@@ -473,6 +539,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(the_files_hold_the_bytes_and_the_hashes_are_theirs),
         SCRATCH_TEST(further_streams_are_hashed_and_fail_like_the_first),
+        SCRATCH_TEST(many_streams_are_each_whole),
+        SCRATCH_TEST(a_stream_that_fails_ends_the_others),
         SCRATCH_TEST(what_was_hashed_is_what_was_written_though_the_source_changes),
         SCRATCH_TEST(latest_is_the_last_saved_not_the_largest),
         SCRATCH_TEST(modes_are_those_of_readable_files),
