@@ -148,6 +148,9 @@ static int ensure_one_token(const struct chat_job *job, const struct tokenizer *
 
     if (p->list.n > 0)
         return 0;
+    if (job->score)
+        return refuse(r, REFUSAL_V1_INVALID_SCORING_REQUEST,
+                      "The prompt is empty; a token is scored behind a text.");
     if (bos < 0)
         return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER,
                             job->n_conversations ? "messages" : "prompt",

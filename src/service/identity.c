@@ -373,23 +373,34 @@ static bool listed(const struct model_row *row, bool resident)
     return resident || (state && !row->checkpoint);
 }
 
+static bool any_locked(const struct model_row *rows, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (rows[i].locked)
+            return true;
+    return false;
+}
+
 int identity_list(struct service *s, identity_entry_fn *fn, void *arg, struct refusal *r)
 {
     struct served *served = engine_peek_served(s->engine);
     struct model_row *rows;
     struct err e = {0};
+    bool locked;
     int n;
 
     if (catalogue_list(s->db, &rows, &n, &e) < 0) {
         served_unref(served);
         return refuse_internal(r, &e);
     }
+    locked = any_locked(rows, n);
     for (int i = 0; i < n; i++) {
         bool resident = served && served->row_id == rows[i].id;
         int64_t created = rows[i].loaded_ms ? rows[i].loaded_ms : rows[i].created_ms;
         struct identity_entry entry = {.id = resident ? served->name : rows[i].name,
                                        .owned_by = rows[i].repo_id ? rows[i].repo_id : "miLLM",
-                                       .created = created / 1000};
+                                       .created = created / 1000,
+                                       .locked_out = locked && !rows[i].locked};
 
         if (listed(&rows[i], resident))
             fn(arg, &entry);

@@ -77,6 +77,7 @@ struct identity_entry {
     const char *id;       /* the name that a request may use */
     const char *owned_by; /* repository id, or "miLLM" */
     int64_t created;      /* Unix seconds: load time, else creation time */
+    bool locked_out;      /* another model is locked, so this one cannot be loaded now */
 };
 typedef void identity_entry_fn(void *arg, const struct identity_entry *entry);
 

@@ -122,6 +122,8 @@ def test_a_locked_model_is_not_replaced_on_demand_nor_deleted(own):
     refused(own.post("/api/models/999/lock"), 404, "MODEL_NOT_FOUND")
     assert granted(own.post(f"/api/models/{own.row}/lock"))["locked"] is True
     refused(own.post(f"/api/models/{own.row}/lock"), 409, "MODEL_LOCKED", locked_model_id=own.row)
+    assert [m["id"] for m in own.get("/v1/models").json()["data"]] == ["tiny-llama"]
+    assert own.get("/v1/models/tiny-qwen2").status == 200  # it exists, and cannot be loaded now
     lease = take(own)
     assert ask_other(own).json()["error"]["code"] == "model_leased"  # before the lock
     granted(end(own, lease["lease_id"]))
@@ -130,6 +132,7 @@ def test_a_locked_model_is_not_replaced_on_demand_nor_deleted(own):
     granted(own.post(f"/api/models/{own.row}/unload"))
     refused(own.call("DELETE", f"/api/models/{own.row}"), 409, "MODEL_LOCKED")
     assert granted(own.post(f"/api/models/{own.row}/unlock"))["locked"] is False
+    assert {m["id"] for m in own.get("/v1/models").json()["data"]} == {"tiny-llama", "tiny-qwen2"}
     own.load(own.row)
     assert ask_other(own).status == 200
     own.load(own.row)

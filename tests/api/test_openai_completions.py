@@ -224,3 +224,10 @@ def test_a_text_stream_is_the_plain_answer_in_pieces(server):
                 joined = [x for c in mine for x in c.get("logprobs", {}).get("token_logprobs", [])]
                 assert joined == choice["logprobs"]["token_logprobs"]
         assert chunks[-1]["millm_model"] == answer.header("X-miLLM-Model")
+
+
+def test_an_empty_prompt_is_continued_and_not_scored(server):
+    fields = {"prompt": "", "add_special_tokens": False, "max_tokens": 1}
+    assert server.complete(**fields).json()["usage"]["prompt_tokens"] == 1  # the token that begins a text
+    for extra in ({"logprobs": 1}, {"allowed_token_ids": [5]}):
+        check_error(server.complete(**fields, **extra), 400, "invalid_scoring_request")

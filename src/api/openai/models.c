@@ -1,6 +1,7 @@
 /* api/openai/models.c
- * GET /v1/models         200 {"object": "list", "data": [model...]}; 503 weights_torn
- * GET /v1/models/{name}  200 model; 404 model_not_found; 503 weights_torn */
+ * GET /v1/models         200 {"object": "list", "data": [model...]}; 503 weights_torn. While a
+ * model is locked, it is the only one of the catalogue that is listed. GET /v1/models/{name}  200
+ * model; 404 model_not_found; 503 weights_torn */
 #include <string.h>
 
 #include "api/envelope.h"
@@ -18,7 +19,8 @@ static json_t *model_object(const struct identity_entry *entry)
 
 static void add_to_list(void *arg, const struct identity_entry *entry)
 {
-    json_array_append_new(arg, model_object(entry));
+    if (!entry->locked_out)
+        json_array_append_new(arg, model_object(entry));
 }
 
 struct search {
