@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "engine/engine.h"
 #include "kernels/kernels.h"
 #include "service/tokens.h"
 
@@ -69,6 +70,7 @@ static const struct var vars[] = {
     REAL_VAR("GRACEFUL_UNLOAD_TIMEOUT", graceful_unload_timeout_s, 0),
     INT_VAR("MAX_CONCURRENT_REQUESTS", max_concurrent, 1, 1024),
     INT_VAR("MAX_PENDING_REQUESTS", max_pending, 0, 100000),
+    INT_VAR("QUEUE_DURATION_WINDOW", queue_duration_window, 3, SLOT_TIMES_MAX),
     BOOL_VAR("ENABLE_CONTINUOUS_BATCHING", continuous_batching),
     PATH_VAR("WEIGHTS_CHECKPOINT_DIR", checkpoint_dir),
     TEXT_VAR("WEIGHTS_CHECKPOINT_READ_ROOTS", read_roots),
@@ -149,6 +151,7 @@ static const struct settings defaults = {
     .shm_mode = 0600,
     .load_prefetch = true,
     .max_images = 3,
+    .queue_duration_window = 50,
     .max_pack_mb = 256,
     .train_share = 50,
     .lease_default_ttl_s = 7200,

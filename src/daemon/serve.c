@@ -116,6 +116,7 @@ static int start_engine(struct daemon *d, struct err *e)
         .kernels = *s->kernels ? kernels_by_name(s->kernels) : kernels_pick(s->fast_numerics),
         .max_running = s->max_concurrent,
         .max_waiting = s->max_pending,
+        .slot_times = s->queue_duration_window,
         .kv_bytes = (size_t)s->kv_mb << 20,
         .max_images = s->max_images,
         .hold_timeout_ms = (int64_t)(s->hold_request_timeout_s * 1000),

@@ -206,3 +206,17 @@ bool companions_find(const struct companions *c, const char *name, struct compan
         }
     return false;
 }
+
+bool companions_same(const struct companions *a, const struct companions *b)
+{
+    if (a->n != b->n)
+        return false;
+    for (int i = 0; i < a->n; i++) {
+        struct companion x = companions_at(a, i), y = companions_at(b, i);
+
+        if (strcmp(x.name, y.name) != 0 || x.bytes != y.bytes ||
+            memcmp(x.data, y.data, x.bytes) != 0)
+            return false;
+    }
+    return true;
+}

@@ -27,6 +27,8 @@ void companions_free(struct companions *c); /* NULL is allowed */
 int companions_count(const struct companions *c);
 struct companion companions_at(const struct companions *c,
                                int i); /* i in [0, count), sorted by name */
+/* The same names with the same bytes. */
+bool companions_same(const struct companions *a, const struct companions *b);
 /* False: not there. */
 bool companions_find(const struct companions *c, const char *name, struct companion *out);
 #endif

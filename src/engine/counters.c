@@ -97,7 +97,7 @@ void engine_note_running(struct engine *en)
 void engine_note_slot(struct engine *en, double ms)
 {
     pthread_mutex_lock(&en->lock);
-    en->slot_ms[en->n_slot_ms++ % SLOT_TIMES] = ms;
+    en->slot_ms[en->n_slot_ms++ % (uint64_t)en->config.slot_times] = ms;
     pthread_mutex_unlock(&en->lock);
 }
 
@@ -108,14 +108,15 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(const double *ms, uint64_t n)
+static double median_slot(const struct engine *en)
 {
-    double sorted[SLOT_TIMES];
-    size_t have = n < SLOT_TIMES ? (size_t)n : SLOT_TIMES;
+    double sorted[SLOT_TIMES_MAX];
+    size_t most = (size_t)en->config.slot_times;
+    size_t have = en->n_slot_ms < most ? (size_t)en->n_slot_ms : most;
 
     if (have < MEDIAN_LEAST)
         return -1;
-    memcpy(sorted, ms, have * sizeof *sorted);
+    memcpy(sorted, en->slot_ms, have * sizeof *sorted);
     qsort(sorted, have, sizeof *sorted, by_size);
     return have % 2 ? sorted[have / 2] : (sorted[have / 2 - 1] + sorted[have / 2]) / 2;
 }
@@ -128,7 +129,7 @@ void engine_get_stats(struct engine *en, struct engine_stats *out)
         .waiting = en->n_waiting,
         .max_running = en->config.max_running,
         .max_waiting = en->config.max_waiting,
-        .median_slot_ms = median(en->slot_ms, en->n_slot_ms),
+        .median_slot_ms = median_slot(en),
         .prompt_tokens = en->prompt_tokens,
         .generated_tokens = en->generated_tokens,
         .steps = en->steps,

@@ -154,6 +154,8 @@ struct engine *engine_start(const struct engine_config *c, struct err *e)
     en->config = *c;
     if (en->config.max_images < 1)
         en->config.max_images = IMAGES_DEFAULT;
+    if (en->config.slot_times < 1 || en->config.slot_times > SLOT_TIMES_MAX)
+        en->config.slot_times = SLOT_TIMES_DEFAULT;
     if (en->config.train_share < 1 || en->config.train_share > 99)
         en->config.train_share = TRAIN_SHARE_DEFAULT;
     atomic_init(&en->kv_budget, c->kv_bytes);

@@ -27,13 +27,16 @@ struct kernels;
 struct pool;
 struct served;
 
+enum { SLOT_TIMES_DEFAULT = 50, SLOT_TIMES_MAX = 1000 };
+
 struct engine_config {
     int n_threads;                 /* <= 0: all CPUs of this process */
     const struct kernels *kernels; /* borrowed, static */
     int max_running;               /* requests that hold a slot */
-    int max_waiting;         /* requests waiting or held; beyond: ERR_SPACE from engine_submit */
-    size_t kv_bytes;         /* 0: a quarter of the memory that is free after the first load */
-    int max_images;          /* images of the resident alive at once (default 3) */
+    int max_waiting; /* requests waiting or held; beyond: ERR_SPACE from engine_submit */
+    size_t kv_bytes; /* 0: a quarter of the memory that is free after the first load */
+    int max_images;  /* images of the resident alive at once (default 3) */
+    int slot_times;  /* the median time of a slot is that of the last so many (default 50) */
     int64_t hold_timeout_ms; /* longest wait of a held request */
     int train_share;         /* percent of the time that training may take while requests run */
     int background_share;    /* percent of a step of many rows that a lent core may be away */
@@ -97,7 +100,7 @@ struct served *engine_peek(struct engine *en, struct image **image);
 struct engine_stats {
     int running, waiting, /* running: requests that hold a slot, on whatever image */
         max_running, max_waiting;
-    double median_slot_ms; /* of the last 50 requests; < 0 below 3 samples */
+    double median_slot_ms; /* of the last slot_times requests; < 0 below 3 samples */
     uint64_t prompt_tokens, generated_tokens, steps;
     size_t kv_bytes, kv_used;
     int images_alive;

@@ -21,8 +21,6 @@ struct runner;
 struct shared_pass;
 struct snapshot;
 
-enum { SLOT_TIMES = 50 };
-
 struct call { /* one engine_call, on its caller's stack */
     struct call *next;
     engine_fn *fn;
@@ -55,7 +53,7 @@ struct engine {
     struct served *served;   /* counted */
     engine_tick_fn *tick;
     void *tick_arg;
-    double slot_ms[SLOT_TIMES]; /* of the last requests, a ring */
+    double slot_ms[SLOT_TIMES_MAX]; /* of the last config.slot_times requests, a ring */
     uint64_t n_slot_ms;
     uint64_t prompt_tokens, generated_tokens, steps;
     size_t kv_used;

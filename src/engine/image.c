@@ -41,6 +41,11 @@ struct image_files *image_files_ref(struct image_files *f)
     return f;
 }
 
+bool image_files_same(const struct image_files *a, const struct image_files *b)
+{
+    return a == b || (strcmp(a->dir, b->dir) == 0 && companions_same(a->companions, b->companions));
+}
+
 static void memory_release(struct image *im)
 {
     if (im->memory == IMAGE_PRIVATE) {

@@ -133,4 +133,6 @@ struct image_files *image_files_read(int dir_fd, const char *path, bool with_cod
                                      const char **reason, struct err *e);
 struct image_files *image_files_ref(struct image_files *f);
 void image_files_unref(struct image_files *f); /* NULL is allowed */
+/* Of one directory with the same bytes: a model with either answers alike. */
+bool image_files_same(const struct image_files *a, const struct image_files *b);
 #endif

@@ -314,8 +314,8 @@ struct image *image_bank_find(struct image_bank *b, const char *sha256,
 
     pthread_mutex_lock(&b->lock);
     for (im = b->known; im; im = im->next_known)
-        if (im != except && im->files == files && strcmp(im->file_sha256, sha256) == 0 &&
-            ref_if_alive(im))
+        if (im != except && strcmp(im->file_sha256, sha256) == 0 &&
+            image_files_same(im->files, files) && ref_if_alive(im))
             break;
     pthread_mutex_unlock(&b->lock);
     return im;

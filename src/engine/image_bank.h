@@ -41,8 +41,9 @@ size_t image_bank_spare_bytes(struct image_bank *b);
 uint64_t image_bank_next_epoch(struct image_bank *b);
 /* Images by the verified file whose tensors they hold. Known is only a private image, which nobody
  * writes; who writes into one after all forgets it first. The bank holds no reference, and an image
- * that is freed is forgotten. find gives one other than `except` with these very files (a model is
- * its configuration and tokenizer too), counted; NULL: none is alive. */
+ * that is freed is forgotten. find gives one other than `except` with the same files
+ * (image_files_same: a model is its configuration and tokenizer too), counted; NULL: none is alive.
+ */
 void image_bank_know(struct image_bank *b, struct image *im, const char *sha256);
 void image_bank_forget(struct image_bank *b, struct image *im);
 struct image *image_bank_find(struct image_bank *b, const char *sha256,

@@ -308,8 +308,7 @@ static bool take_alive(struct load_op *op)
     struct engine *en = op->op.s->engine;
     struct image *resident = engine_peek_image(en);
 
-    if (op->in_place)
-        op->image = image_bank_find(engine_bank(en), op->sha256, op->files, resident);
+    op->image = image_bank_find(engine_bank(en), op->sha256, op->files, resident);
     image_unref(resident);
     if (!op->image)
         return false;
@@ -366,9 +365,7 @@ static int claim_row(struct op *base, struct refusal *r)
     if (check_client(op, r) < 0)
         return -1;
     base->s->weights->loading_row = op->model_id;
-    if (base->served && base->served->commits > 0)
-        log_ev(LOG_WARNING, "weights_discarded", "model=\"%s\" commits=%" PRId64,
-               base->served->name, base->served->commits);
+    resident_log_discarded(base->served);
     return 0;
 }
 

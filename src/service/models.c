@@ -309,18 +309,11 @@ static const struct refusal_rule load_rules[] = {
     {0},
 };
 
-static void log_discarded(const struct op *op)
-{
-    if (op->served && op->served->commits > 0)
-        log_ev(LOG_WARNING, "weights_discarded", "model=\"%s\" commits=%" PRId64, op->served->name,
-               op->served->commits);
-}
-
 static int claim_load(struct op *op, struct refusal *r)
 {
     (void)r;
     op->s->weights->loading_row = ((struct claim *)op)->row.id;
-    log_discarded(op);
+    resident_log_discarded(op->served);
     return 0;
 }
 
@@ -448,7 +441,7 @@ static const struct refusal_rule unload_rules[] = {
 static int drop(struct op *op, struct refusal *r)
 {
     (void)r;
-    log_discarded(op);
+    resident_log_discarded(op->served);
     op->s->weights->unloading_row = ((struct claim *)op)->row.id;
     resident_drop(op->s);
     return 0;

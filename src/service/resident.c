@@ -24,6 +24,13 @@ struct served *resident_of_row(const struct model_row *row)
     return served_new(&made);
 }
 
+void resident_log_discarded(const struct served *now)
+{
+    if (now && now->commits > 0)
+        log_ev(LOG_WARNING, "weights_discarded", "model=\"%s\" commits=%" PRId64, now->name,
+               now->commits);
+}
+
 /* Weights and record both come anew: what was beside the old ones goes with them. */
 static void drop_adapter(struct service *s)
 {

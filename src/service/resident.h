@@ -34,6 +34,10 @@ void resident_remove_adapter(struct service *s);
  * Any thread but the engine's. MODEL_BUSY (drain_timeout) after GRACEFUL_UNLOAD_TIMEOUT. */
 int resident_wait_room(struct service *s, struct refusal *r);
 
+/* A deliberate load or unload: the commits that no save has taken are lost, and the log says so.
+ * NULL: there is none. */
+void resident_log_discarded(const struct served *now);
+
 /* Row states after a swap: `old_row` (0: none) is ready again, `new_row` loaded. Failures are
  * logged only: the directories are the truth. */
 void resident_note_rows(struct service *s, int64_t old_row, int64_t new_row);

@@ -54,6 +54,7 @@ struct settings {
     /* engine */
     int max_concurrent; /* request slots */
     int max_pending;
+    int queue_duration_window; /* requests whose times of a slot estimate the wait */
     bool continuous_batching;
     int threads;   /* 0: all */
     int64_t kv_mb; /* 0: a quarter of what is free after the load */

@@ -183,6 +183,38 @@ def test_another_row_is_loaded_on_demand_unless_commits_are_unsaved(own):
     granted(own.call("DELETE", f"/api/models/{other['id']}"))
 
 
+def test_a_deliberate_load_or_unload_discards_commits_and_logs_how_many(own):
+    other = own.register(MODELS / "tiny-qwen2")
+    leave = (lambda: granted(own.post(f"/api/models/{own.row}/unload")), lambda: own.load(other["id"]))
+    for i in range(2):
+        holder = Trainer(own)
+        for _ in range(i + 1):
+            holder.commit(0x0004)
+        holder.detach()
+        leave[i]()
+        assert f'weights_discarded model="tiny-llama" commits={i + 1}' in own.log_text()
+        own.load(own.row)
+    granted(own.call("DELETE", f"/api/models/{other['id']}"))
+
+
+def test_a_hold_that_is_forgotten_ends_by_its_timer(make_server):
+    server = make_server({"WEIGHTS_QUIESCE_MAX_HOLD_S": "0.3"})
+    holder = Trainer(server)
+    assert status(server)["hold_timeouts"] == 0
+    holder.do("quiesce")
+    assert server.complete(max_tokens=1).status == 200  # held until the timer opens
+    seen = status(server)
+    assert (seen["hold_timeouts"], seen["serving"], seen["hold"]) == (1, "serving", None)
+    assert '"operation":"weights_hold_timeout"' in server.log_text().replace('": "', '":"')
+    refused(holder.call("commit-begin"), 409, "NOT_QUIESCED")
+    holder.detach()
+
+
+def test_a_database_url_is_ignored_with_a_warning(make_server):
+    server = make_server({"DATABASE_URL": "postgresql://user:secret-of-a-database@nowhere/db"}, model=None)
+    assert "DATABASE_URL is ignored" in server.log_text() and "secret-of-a-database" not in server.log_text()
+
+
 def test_health_tells_what_is_going_on(own):
     for path in ("/api/health", "/api/health/version", "/api/health/ready"):
         body = own.get(path).json()
@@ -220,7 +252,7 @@ def test_auto_load_takes_a_row_a_directory_or_a_checkpoint(make_server, tmp_path
 BAD = {"PORT": "70000", "WEIGHTS_CHECKPOINT_DIR": "relative", "WEIGHTS_SAVE_FREE_SPACE_FACTOR": "0.9",
        "WEIGHTS_SAVE_OVERHEAD_MB": "-1", "WEIGHTS_LINEAGE_MAX_DEPTH": "0", "WEIGHTS_QUIESCE_MAX_HOLD_S": "0",
        "WEIGHTS_COMMIT_WATCHDOG_S": "soon", "WEIGHTS_BARRIER": "some", "WEIGHTS_SHM_TRANSPORT": "pigeon",
-       "WEIGHTS_SHM_MODE": "999", "WEIGHTS_LOAD_PREFETCH": "perhaps", "MAX_CONCURRENT_REQUESTS": "0",
+       "WEIGHTS_SHM_MODE": "999", "QUEUE_DURATION_WINDOW": "2", "WEIGHTS_LOAD_PREFETCH": "perhaps", "MAX_CONCURRENT_REQUESTS": "0",
        "CAIRN_NUMERICS": "sloppy", "CAIRN_KERNELS": "abacus", "LOG_FORMAT": "xml",
        "WEIGHTS_TOKENS": "trainer:forge:secret", "HOST": "0.0.0.0"}
 

@@ -328,7 +328,8 @@ static void staged_weights_are_those_of_the_file(void **state)
 static void an_image_is_found_by_its_file_while_it_lives_and_is_not_written(void **state)
 {
     struct image_bank *b = new_bank();
-    struct image *im = load(b, MODELS "tiny-llama"), *other = load(b, MODELS "tiny-llama");
+    struct image *im = load(b, MODELS "tiny-llama"), *same = load(b, MODELS "tiny-llama");
+    struct image *other = load(b, MODELS "tiny-llama-f16");
     const char *sha = "466f3f0ab240ab49db6c4257e24d8c10d1529f2bf7bc386062479460f22e7690";
 
     (void)state;
@@ -338,6 +339,9 @@ static void an_image_is_found_by_its_file_while_it_lives_and_is_not_written(void
     assert_ptr_equal(image_bank_find(b, sha, im->files, NULL), im);
     image_unref(im); /* the one that find gave */
     assert_null(image_bank_find(b, sha, im->files, im));
+    assert_ptr_equal(image_bank_find(b, sha, same->files, NULL),
+                     im); /* read anew, the same bytes */
+    image_unref(im);
     assert_null(image_bank_find(b, sha, other->files, NULL));
     assert_null(image_bank_find(b, "no such file", im->files, NULL));
     image_bank_forget(b, im);
@@ -352,6 +356,7 @@ static void an_image_is_found_by_its_file_while_it_lives_and_is_not_written(void
     assert_ptr_equal(image_bank_find(b, sha, other->files, NULL), other);
     image_unref(other);
     image_files_unref(files);
+    image_unref(same);
     done_with(other, b);
 }
 

@@ -1,4 +1,5 @@
 /* How many rows of prefill one step takes. */
+#include "engine/engine_impl.h"
 #include "engine/runner.h"
 #include "engine_test.h"
 #include "model/forward.h"
@@ -95,6 +96,23 @@ static void the_median_of_slots_is_known_after_three(void **state)
     engine_stop(en);
 }
 
+static void the_median_is_of_the_last_slots_only(void **state)
+{
+    struct engine_config c = {
+        .n_threads = 1, .max_running = 1, .kernels = kernels_by_name("ref"), .slot_times = 3};
+    static const double ms[] = {100, 100, 100, 7, 5};
+    struct engine_stats st;
+    struct err e = {0};
+    struct engine *en = engine_start(&c, &e);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        engine_note_slot(en, ms[i]);
+    engine_get_stats(en, &st);
+    assert_true(st.median_slot_ms == 7); /* of 100, 7 and 5 */
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -104,6 +122,7 @@ int main(void)
         cmocka_unit_test(a_chunk_stays_within_its_bounds),
         cmocka_unit_test(a_few_rows_say_nothing_of_a_row),
         cmocka_unit_test(the_median_of_slots_is_known_after_three),
+        cmocka_unit_test(the_median_is_of_the_last_slots_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,6 +222,43 @@ static void another_shape_is_a_full_reload_under_a_row_of_its_own(void **state)
     assert_true(m.resident);
 }
 
+static struct image *reload_between(struct fixture *f, int64_t other)
+{
+    GRANTED(
+        f, call(f, weights_load, TRAINER, NULL, json_pack("{s:I}", "model_id", (json_int_t)other)));
+    GRANTED(f, load_path(f, TRAINER, NULL, "run/latest"));
+    assert_string_equal(text(f, "mode"), "full_reload");
+    return engine_peek_image(f->engine);
+}
+
+static void a_full_reload_takes_the_image_that_is_still_read_if_its_files_are_the_same(void **state)
+{
+    struct fixture *f = *state;
+    struct image *one, *again;
+    char path[512];
+    int64_t other;
+    FILE *file;
+
+    load_model(f, TINY);
+    attach(f);
+    GRANTED(f, save(f, "run", 1, NULL));
+    GRANTED(f, hold(f, weights_detach));
+    other = load_model(f, TINY_OTHER);
+    one = reload_between(f, other);
+    again = reload_between(f, other);
+    assert_ptr_equal(again, one);
+    assert_int_equal(image_bank_alive(engine_bank(f->engine)), 1);
+    image_unref(again);
+    snprintf(path, sizeof path, "%s/run/step-000001/generation_config.json", f->dir);
+    assert_non_null(file = fopen(path, "a"));
+    assert_int_equal(fputs("\n", file), 1);
+    assert_int_equal(fclose(file), 0);
+    again = reload_between(f, other);
+    assert_ptr_not_equal(again, one);
+    image_unref(again);
+    image_unref(one);
+}
+
 static void a_file_that_is_not_the_hashed_one_is_refused_and_nothing_changes(void **state)
 {
     struct fixture *f = *state;
@@ -418,6 +455,7 @@ int main(void)
         SERVICE_TEST(a_load_whose_image_is_still_read_takes_that_one_and_makes_none),
         SERVICE_TEST(an_image_that_was_written_is_not_taken_for_its_file),
         SERVICE_TEST(another_shape_is_a_full_reload_under_a_row_of_its_own),
+        SERVICE_TEST(a_full_reload_takes_the_image_that_is_still_read_if_its_files_are_the_same),
         SERVICE_TEST(a_file_that_is_not_the_hashed_one_is_refused_and_nothing_changes),
         SERVICE_TEST(names_follow_the_saved_weights),
         cmocka_unit_test(the_header_quotes_names_and_counts_commits),
