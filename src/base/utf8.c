@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <string.h>
+
 size_t utf8_sequence(const unsigned char *p, const unsigned char *end)
 {
     unsigned char low = 0x80, high = 0xbf;
@@ -40,6 +42,19 @@ bool utf8_valid(const char *s, size_t n)
         p += k;
     }
     return true;
+}
+
+void utf8_repair(char *s)
+{
+    unsigned char *p = (unsigned char *)s, *end = p + strlen(s);
+
+    while (p < end) {
+        size_t k = utf8_sequence(p, end);
+
+        if (k == 0)
+            *p = '?';
+        p += k ? k : 1;
+    }
 }
 
 size_t utf8_encode(uint32_t c, char out[4])

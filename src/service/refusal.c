@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/utf8.h"
 
 struct code_facts {
     const char *wire;
@@ -61,6 +62,7 @@ fill(struct refusal *r, enum refusal_code code, json_t *details, const char *fmt
     char message[REFUSAL_MESSAGE_MAX]; /* the arguments may point into *r */
 
     vsnprintf(message, sizeof message, fmt, args);
+    utf8_repair(message); /* names from addresses hold any bytes, and long ones are cut anywhere */
     refusal_clear(r);
     snprintf(r->message, sizeof r->message, "%s", message);
     r->code = code;
@@ -95,6 +97,7 @@ int refuse_param(struct refusal *r, enum refusal_code code, const char *param, c
     fill(r, code, NULL, fmt, args);
     va_end(args);
     snprintf(r->param, sizeof r->param, "%s", param);
+    utf8_repair(r->param);
     return -1;
 }
 

@@ -96,3 +96,12 @@ def test_only_local_or_listed_hosts_are_answered(server):
 def test_a_file_beside_the_models_is_never_reached_through_an_address(server):
     for path in ("/v1/models/..%2f..%2fetc%2fpasswd", "/v1/models/%2e%2e/%2e%2e/etc/passwd", "/v1/models/a%00b"):
         check_error(server.get(path), 404, "model_not_found", "model")
+
+
+def test_a_name_of_any_bytes_is_not_found_rather_than_a_fault(server):
+    for name in ("tiny%ffllama", "%c3", "%ed%a0%80", "a" + "%e2%82%ac" * 300):
+        check_error(server.get(f"/v1/models/{name}"), 404, "model_not_found", "model")
+    long = "a" + "\u20ac" * 3000  # cut in the middle of a character, wherever a message cuts it
+    for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/embeddings", {"input": "a"})):
+        check_error(server.post(path, {"model": long, **body}), 404, "model_not_found", "model")
+    check_error(server.post("/v1/completions", {"model": server.model, "prompt": "a", long: 1, "stop": 5}), 400)

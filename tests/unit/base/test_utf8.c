@@ -40,11 +40,34 @@ static void what_is_no_scalar_value_is_refused(void **state)
     assert_true(utf8_valid("a\0b", 3));
 }
 
+static void what_is_malformed_is_repaired(void **state)
+{
+    static const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"", ""},
+        {"plain", "plain"},
+        {"\xc3\xa9\xe2\x82\xac", "\xc3\xa9\xe2\x82\xac"},
+        {"cut \xe2\x82", "cut ??"},
+        {"\xff\xc3\xa9\xed\xa0\x80.", "?\xc3\xa9???."},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[32];
+
+        strcpy(text, cases[i].from);
+        utf8_repair(text);
+        assert_string_equal(text, cases[i].to);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scalar_value_is_written_and_accepted),
         cmocka_unit_test(what_is_no_scalar_value_is_refused),
+        cmocka_unit_test(what_is_malformed_is_repaired),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,6 +136,21 @@ static void an_error_from_below_keeps_its_sentence(void **state)
     refusal_clear(&r);
 }
 
+static void a_sentence_is_utf8_whatever_it_names(void **state)
+{
+    struct refusal r = {0};
+
+    (void)state;
+    refuse_param(&r, REFUSAL_V1_MODEL_NOT_FOUND, "p\xff", "no '%.4s', no '\xff'",
+                 "a\xe2\x82\xac\xe2");
+    assert_string_equal(r.message, "no 'a\xe2\x82\xac', no '?'");
+    assert_string_equal(r.param, "p?");
+    refuse(&r, REFUSAL_V1_MODEL_NOT_FOUND, "no '%.3s'", "a\xe2\x82\xac");
+    assert_string_equal(r.message, "no 'a?"
+                                   "?'");
+    refusal_clear(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +161,7 @@ int main(void)
         cmocka_unit_test(a_new_refusal_takes_the_place_of_the_old_one),
         cmocka_unit_test(a_walk_ends_at_the_first_refusal),
         cmocka_unit_test(an_error_from_below_keeps_its_sentence),
+        cmocka_unit_test(a_sentence_is_utf8_whatever_it_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
