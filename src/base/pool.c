@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <immintrin.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -41,6 +42,15 @@ struct worker {
     int64_t yielded; /* when this worker last offered its core */
 };
 
+/* Where the core of the highest worker is. Changed with the pool's lock held, except that its
+ * borrower goes from RECALLED to RESTING, and the thread of pool_run back to LENT, without. */
+enum core {
+    CORE_HOME,     /* not lent */
+    CORE_LENT,     /* the borrower works on it */
+    CORE_RECALLED, /* the borrower is asked to rest */
+    CORE_RESTING,  /* it sleeps, loops have the core */
+};
+
 /* Words that different threads write lie on lines of their own, whatever that pads.
  * NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct pool {
@@ -50,6 +60,8 @@ struct pool {
     void *arg;
     int n_items;
     _Atomic bool stop;
+    int64_t recall_at;                          /* of pool_run's thread; 0: never */
+    _Alignas(CACHE_LINE) _Atomic uint32_t core; /* enum core; who rests sleeps on it */
 
     int n;
     int n_started; /* threads that exist: workers[1 .. n_started] */
@@ -58,8 +70,8 @@ struct pool {
 
     pthread_mutex_t lock; /* guards what follows; held for an instant only */
     pthread_cond_t idle;
-    bool lent;
     bool busy; /* a loop runs on the highest worker */
+    pthread_t borrower;
     cpu_set_t borrower_cpus;
 };
 
@@ -68,9 +80,9 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word)
+static void futex_wake(_Atomic uint32_t *word, int n)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
 /* The asleep flag and the word are both sequentially consistent: either the waiter sees the new
@@ -78,10 +90,19 @@ static void futex_wake(_Atomic uint32_t *word)
 static void bell_ring(struct bell *b)
 {
     if (atomic_load(&b->asleep))
-        futex_wake(&b->word);
+        futex_wake(&b->word, 1);
 }
 
-static bool spin_while_equal(struct bell *b, uint32_t seen)
+/* Whether somebody else works on the core of the highest worker. */
+static bool is_away(const struct pool *p)
+{
+    uint32_t core = atomic_load_explicit(&p->core, memory_order_relaxed);
+
+    return core == CORE_LENT || core == CORE_RECALLED;
+}
+
+/* lender: the pool whose highest worker waits here, or NULL. It does not spin on a lent core. */
+static bool spin_while_equal(struct bell *b, uint32_t seen, const struct pool *lender)
 {
     int64_t end = 0;
 
@@ -94,7 +115,7 @@ static bool spin_while_equal(struct bell *b, uint32_t seen)
         int64_t now = clock_mono_ns();
         if (end == 0)
             end = now + SPIN_NS;
-        else if (now > end)
+        else if (now > end || (lender && is_away(lender)))
             return false;
     }
 }
@@ -115,9 +136,9 @@ static void offer_core(int64_t *yielded)
 }
 
 /* Returns when the word differs from `seen`. */
-static void bell_wait(struct bell *b, uint32_t seen)
+static void bell_wait(struct bell *b, uint32_t seen, const struct pool *lender)
 {
-    if (spin_while_equal(b, seen))
+    if (spin_while_equal(b, seen, lender))
         return;
     atomic_store(&b->asleep, 1);
     while (atomic_load(&b->word) == seen)
@@ -143,7 +164,7 @@ static void *worker_main(void *arg)
 
     for (uint32_t seen = 0;; seen++) {
         offer_core(&w->yielded);
-        bell_wait(&w->start, seen);
+        bell_wait(&w->start, seen, w->index == p->n - 1 ? p : NULL);
         if (atomic_load(&p->stop))
             return NULL;
         work(p, w->index);
@@ -271,7 +292,9 @@ static int begin_loop(struct pool *p, int n_items)
     int members;
 
     pthread_mutex_lock(&p->lock);
-    members = p->n - (p->lent ? 1 : 0);
+    if (p->recall_at && atomic_load(&p->core) == CORE_LENT && clock_mono_ns() >= p->recall_at)
+        atomic_store(&p->core, CORE_RECALLED);
+    members = p->n - (is_away(p) ? 1 : 0);
     if (members > n_items)
         members = n_items;
     p->busy = members == p->n;
@@ -293,7 +316,7 @@ static void wait_for_workers(struct pool *p)
 
     offer_core(&p->workers[0].yielded);
     while ((left = atomic_load(&p->left.word)) != 0)
-        bell_wait(&p->left, left);
+        bell_wait(&p->left, left, NULL);
 }
 
 void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items)
@@ -323,8 +346,10 @@ bool pool_borrow(struct pool *p)
     bool got = false;
 
     pthread_mutex_lock(&p->lock);
-    if (p->n > 1 && !p->lent) {
-        got = p->lent = true; /* from here on loops leave the highest worker asleep */
+    if (p->n > 1 && atomic_load(&p->core) == CORE_HOME) {
+        got = true;
+        p->borrower = pthread_self();
+        atomic_store(&p->core, CORE_LENT); /* from here on loops leave the highest worker asleep */
         while (p->busy)
             pthread_cond_wait(&p->idle, &p->lock);
     }
@@ -341,8 +366,42 @@ void pool_give_back(struct pool *p)
 {
     sched_setaffinity(0, sizeof p->borrower_cpus, &p->borrower_cpus);
     pthread_mutex_lock(&p->lock);
-    p->lent = false;
+    atomic_store(&p->core, CORE_HOME);
     pthread_mutex_unlock(&p->lock);
+}
+
+void pool_recall_at(struct pool *p, int64_t at_ns)
+{
+    uint32_t recalled = CORE_RECALLED, resting = CORE_RESTING;
+
+    p->recall_at = at_ns;
+    if (atomic_compare_exchange_strong(&p->core, &recalled, CORE_LENT))
+        return;
+    if (atomic_compare_exchange_strong(&p->core, &resting, CORE_LENT))
+        futex_wake(&p->core, INT_MAX);
+}
+
+static bool is_borrower(struct pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool is = atomic_load(&p->core) != CORE_HOME && pthread_equal(p->borrower, pthread_self());
+
+    pthread_mutex_unlock(&p->lock);
+    return is;
+}
+
+bool pool_rest(struct pool *p)
+{
+    uint32_t recalled = CORE_RECALLED;
+    bool rested = false;
+
+    if (atomic_load(&p->core) == CORE_RECALLED && is_borrower(p))
+        atomic_compare_exchange_strong(&p->core, &recalled, CORE_RESTING);
+    while (atomic_load(&p->core) == CORE_RESTING) {
+        rested = true;
+        futex_wait(&p->core, CORE_RESTING);
+    }
+    return rested;
 }
 
 struct copy {

@@ -8,11 +8,16 @@
  * Lending: background work (hash, copy, zstd) never competes with a worker. pool_borrow waits until no
  * loop is running on the highest worker, parks it, pins the calling thread to its CPU and returns true;
  * loops then run on the other workers until pool_give_back. With one worker, or when a core is already lent,
- * it returns false at once and the caller goes on unpinned. */
+ * it returns false at once and the caller goes on unpinned.
+ *
+ * Sharing a lent core: pool_run's thread may want it back for a part of the time. From pool_recall_at's
+ * moment on, the borrower's next pool_rest sleeps and loops have all workers, until pool_recall_at is
+ * called again. Without pool_rest in the borrower nothing is ever taken back. */
 #ifndef BASE_POOL_H
 #define BASE_POOL_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct pool;
 struct err;
@@ -31,6 +36,13 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items);
 
 bool pool_borrow(struct pool *p);
 void pool_give_back(struct pool *p);
+
+/* pool_run's thread, between two loops: lends the core again if it had been taken back, and asks for it at
+ * at_ns (clock_mono_ns), 0: not any more. Nothing happens while no core is lent. */
+void pool_recall_at(struct pool *p, int64_t at_ns);
+/* The borrower, every 0.1 ms or so, and threads that work for it on the same core: returns at once, or
+ * when the core is lent again: true. */
+bool pool_rest(struct pool *p);
 
 /* Copies n bytes with every worker (pool_run's thread rule). */
 void pool_memcpy(struct pool *p, void *to, const void *from, unsigned long n);

@@ -121,6 +121,7 @@ static int start_engine(struct daemon *d, struct err *e)
         .max_images = s->max_images,
         .hold_timeout_ms = (int64_t)(s->hold_request_timeout_s * 1000),
         .train_share = s->train_share,
+        .background_share = s->background_share,
     };
 
     d->engine = engine_start(&c, e);

@@ -21,7 +21,7 @@
 #include "model/adapter.h"
 #include "model/model.h"
 
-enum { IMAGES_DEFAULT = 3, TRAIN_SHARE_DEFAULT = 50 };
+enum { IMAGES_DEFAULT = 3, TRAIN_SHARE_DEFAULT = 50, BACKGROUND_SHARE_DEFAULT = 85 };
 
 static const size_t kv_least = (size_t)16 << 20;
 static const size_t kv_unmeasured = (size_t)1 << 30;
@@ -158,6 +158,8 @@ struct engine *engine_start(const struct engine_config *c, struct err *e)
         en->config.slot_times = SLOT_TIMES_DEFAULT;
     if (en->config.train_share < 1 || en->config.train_share > 99)
         en->config.train_share = TRAIN_SHARE_DEFAULT;
+    if (en->config.background_share < 1 || en->config.background_share > 100)
+        en->config.background_share = BACKGROUND_SHARE_DEFAULT;
     atomic_init(&en->kv_budget, c->kv_bytes);
     en->pool = pool_new(c->n_threads, e);
     en->bank = image_bank_new(e);

@@ -58,10 +58,16 @@ void step_clock_note(struct step_clock *c, int n_decode, int n_prefill, double m
 {
     double added = n_decode ? ms - c->decode_ms : ms;
 
+    follow(n_prefill ? &c->mixed_ms : &c->plain_ms, ms, weight);
     if (n_prefill == 0)
         follow(&c->decode_ms, ms, ms > c->decode_ms ? doubt : weight);
     else if (n_prefill >= CHUNK_TOLD_BY)
         follow(&c->row_ms, (added < ms / 4 ? ms / 4 : added) / n_prefill, weight);
+}
+
+double step_clock_expect(const struct step_clock *c, int n_prefill)
+{
+    return n_prefill ? c->mixed_ms : c->plain_ms;
 }
 
 static size_t round_up(size_t n, size_t to)

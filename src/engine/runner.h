@@ -30,6 +30,8 @@ enum {
 struct step_clock {
     double decode_ms; /* of a step without prefill; 0: not measured yet */
     double row_ms;    /* what one row of prefill adds to a step; 0: not measured yet */
+    double plain_ms;  /* of a step without prefill, also while other work slows steps down */
+    double mixed_ms;  /* of a step with prefill, likewise */
 };
 
 struct runner {
@@ -80,6 +82,8 @@ void runners_drop_prefixes(struct engine *en);
 
 /* Rows of prefill that the next step may take; decoding: somebody waits for its next token. */
 int step_clock_chunk(const struct step_clock *c, bool decoding);
+/* How long a step is expected to take now; 0: not known. */
+double step_clock_expect(const struct step_clock *c, int n_prefill);
 /* A step of so many rows took ms. */
 void step_clock_note(struct step_clock *c, int n_decode, int n_prefill, double ms);
 #endif

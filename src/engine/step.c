@@ -145,6 +145,21 @@ static void look_at_rows(struct step *st)
     look_at(st, from, st->n_select);
 }
 
+/* Up to so many rows a step is bound by reading weights: one core less costs little. */
+enum { READING_ROWS = 2 };
+
+/* A core lent to a background job comes back for the rest of each step that computes much: the job
+ * has its share of the step, and the step is that much longer at most. */
+static void share_core(const struct step *st, int64_t start)
+{
+    struct engine *en = st->batch->engine;
+    int prefill = st->n_rows - st->n_decode, share = en->config.background_share;
+    double away_ms = step_clock_expect(&st->runner->clock, prefill) * share / 100;
+
+    if (st->n_rows > READING_ROWS && share < 100)
+        pool_recall_at(en->pool, start + (int64_t)(away_ms * 1e6));
+}
+
 static int run(struct step *st)
 {
     struct runner *r = st->runner;
@@ -152,11 +167,17 @@ static int run(struct step *st)
         .spans = st->spans, .n_spans = st->n_parts, .select = st->select, .n_select = st->n_select};
     struct err e = {0};
     int64_t start = clock_mono_ns();
+    int rc;
 
-    if (forward_run(r->forward, st->image->model, &fb, r->hidden, &e) < 0)
+    share_core(st, start);
+    rc = forward_run(r->forward, st->image->model, &fb, r->hidden, &e);
+    if (rc == 0) {
+        look_at_rows(st);
+        pick_all(st);
+    }
+    pool_recall_at(st->batch->engine->pool, 0); /* what follows is for one core */
+    if (rc < 0)
         return -1;
-    look_at_rows(st);
-    pick_all(st);
     step_clock_note(&r->clock, st->n_decode, st->n_rows - st->n_decode, clock_ms_since(start));
     return 0;
 }

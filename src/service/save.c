@@ -66,9 +66,13 @@ static int take_snapshot(struct op *base, struct refusal *r)
 
 /* ---- writing ---- */
 
+/* On the helper's thread. */
 static int read_snapshot(void *arg, void *to, size_t offset, size_t n, struct err *e)
 {
-    return snapshot_read(arg, to, offset, n, e);
+    struct save_op *op = arg;
+
+    core_loan_wait(&op->loan);
+    return snapshot_read(op->snapshot, to, offset, n, e);
 }
 
 static void note_stage(void *arg, enum publish_stage stage, int64_t done, int64_t total)
@@ -149,7 +153,7 @@ static int publish_checkpoint(struct save_op *op, const struct publish_file *fil
         .weights_name = "model.safetensors",
         .weights = op->source.read ? op->source
                                    : (struct ckpt_source){(int64_t)snapshot_bytes(op->snapshot),
-                                                          read_snapshot, op->snapshot},
+                                                          read_snapshot, op},
         .files = files,
         .n_files = n_files,
         .manifest_name = MANIFEST_FILE,

@@ -56,8 +56,9 @@ struct settings {
     int max_pending;
     int queue_duration_window; /* requests whose times of a slot estimate the wait */
     bool continuous_batching;
-    int threads;   /* 0: all */
-    int64_t kv_mb; /* 0: a quarter of what is free after the load */
+    int threads;          /* 0: all */
+    int background_share; /* CAIRN_BACKGROUND_SHARE: percent of a step that a core is away */
+    int64_t kv_mb;        /* 0: a quarter of what is free after the load */
     int max_images;
     bool fast_numerics;  /* CAIRN_NUMERICS=fast */
     const char *kernels; /* CAIRN_KERNELS: "" the best of this CPU, else the name of a table */

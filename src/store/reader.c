@@ -146,6 +146,19 @@ static int read_all(void *arg, struct ring *ring, struct err *e)
     return 0;
 }
 
+/* In pieces, so that whoever lent this thread a core can have it back soon. */
+static int hash_block(const struct ring_block *b, struct sha256 *h, ckpt_block_fn *on_block,
+                      void *arg, struct err *e)
+{
+    for (size_t at = 0, n; at < b->n; at += n) {
+        n = b->n - at < READER_PIECE ? b->n - at : READER_PIECE;
+        sha256_update(h, b->bytes + at, n);
+        if (on_block && on_block(arg, b->bytes + at, b->offset + at, n, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int hash_blocks(struct ring *ring, struct sha256 *h, ckpt_block_fn *on_block, void *arg,
                        struct err *e)
 {
@@ -153,9 +166,7 @@ static int hash_blocks(struct ring *ring, struct sha256 *h, ckpt_block_fn *on_bl
     int rc = 0;
 
     while (rc == 0 && (b = ring_drain(ring))) {
-        sha256_update(h, b->bytes, b->n);
-        if (on_block)
-            rc = on_block(arg, b->bytes, b->offset, b->n, e);
+        rc = hash_block(b, h, on_block, arg, e);
         ring_drained(ring);
     }
     if (rc < 0)

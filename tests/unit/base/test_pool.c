@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/cpus.h"
 #include "base/err.h"
 #include "base/pool.h"
@@ -194,6 +195,84 @@ static void a_lent_core_is_left_alone_until_it_is_given_back(void **state)
     pool_free(p);
 }
 
+struct sharer {
+    struct pool *pool;
+    _Atomic bool started, stop;
+    _Atomic long rounds;
+};
+
+static void *share_main(void *arg)
+{
+    struct sharer *s = arg;
+
+    if (!pool_borrow(s->pool))
+        return NULL;
+    atomic_store(&s->started, true);
+    while (!atomic_load(&s->stop)) {
+        pool_rest(s->pool);
+        atomic_fetch_add(&s->rounds, 1);
+    }
+    pool_give_back(s->pool);
+    return NULL;
+}
+
+static int highest_of_many(struct pool *p, int items)
+{
+    _Atomic int highest = 0;
+
+    pool_run(p, note_highest, &highest, items);
+    return atomic_load(&highest);
+}
+
+static long wait_for_round(struct sharer *s, long seen)
+{
+    while (atomic_load(&s->rounds) == seen)
+        sched_yield();
+    return atomic_load(&s->rounds);
+}
+
+static void a_borrower_rests_while_its_core_is_recalled(void **state)
+{
+    struct pool *p = new_pool(2);
+    struct sharer s = {.pool = p};
+    pthread_t thread;
+
+    (void)state;
+    pthread_create(&thread, NULL, share_main, &s);
+    while (!atomic_load(&s.started))
+        check_every_item_once(p, 8);
+    for (int turn = 0; turn < 3; turn++) {
+        pool_recall_at(p, clock_mono_ns() + (int64_t)3600 * 1000000000); /* not for an hour */
+        wait_for_round(&s, atomic_load(&s.rounds));
+        assert_int_equal(highest_of_many(p, 500), 0);
+        pool_recall_at(p, 1);
+        while (highest_of_many(p, 200) == 0) /* until the borrower has come to its rest */
+            ;
+        long at_rest = atomic_load(&s.rounds);
+
+        check_every_item_once(p, 100);
+        assert_int_equal(atomic_load(&s.rounds), at_rest);
+        pool_recall_at(p, 0);
+        wait_for_round(&s, at_rest);
+        assert_int_equal(highest_of_many(p, 500), 0);
+    }
+    atomic_store(&s.stop, true);
+    pthread_join(thread, NULL);
+    pool_free(p);
+}
+
+static void nobody_rests_while_no_core_is_lent(void **state)
+{
+    struct pool *p = new_pool(2);
+
+    (void)state;
+    pool_recall_at(p, 1);
+    check_every_item_once(p, 20);
+    pool_rest(p);
+    pool_recall_at(p, 0);
+    pool_free(p);
+}
+
 static void a_borrower_gets_its_own_cpus_back(void **state)
 {
     struct pool *p = new_pool(2);
@@ -248,6 +327,8 @@ int main(void)
         cmocka_unit_test(what_a_worker_wrote_is_seen_after_the_loop),
         cmocka_unit_test(a_copy_writes_its_bytes_and_no_others_at_any_alignment),
         cmocka_unit_test(a_lent_core_is_left_alone_until_it_is_given_back),
+        cmocka_unit_test(a_borrower_rests_while_its_core_is_recalled),
+        cmocka_unit_test(nobody_rests_while_no_core_is_lent),
         cmocka_unit_test(a_borrower_gets_its_own_cpus_back),
         cmocka_unit_test(a_pool_of_one_lends_nothing),
         cmocka_unit_test(the_default_size_is_what_the_process_may_use),
