@@ -219,43 +219,105 @@ static int add_tensors(struct st_index *ix, const struct adapter *a, const struc
     return 0;
 }
 
-static void copy_tensors(const struct st_index *ix, const struct adapter *a,
-                         const struct model_config *c, char *data)
+struct adapter_file {
+    struct adapter *adapter; /* counted */
+    struct st_index index;
+    struct buf header;
+    const void **values; /* [index.n] */
+};
+
+static void find_values(struct adapter_file *f, const struct model_config *c)
 {
     char module[ADAPTER_MODULE_MAX], name[ADAPTER_TENSOR_MAX];
     const struct lora *l;
 
-    for (int i = 0; (l = next_module(a, c, &i, module)); i++)
+    for (int i = 0; (l = next_module(f->adapter, c, &i, module)); i++)
         for (int half = 0; half < 2; half++) {
-            const struct st_tensor *t;
-
             adapter_tensor_name(module, half, name);
-            t = st_index_find(ix, name);
-            memcpy(data + t->offset, half ? l->b.w : l->a.w, t->bytes);
+            f->values[st_index_find(&f->index, name) - f->index.tensors] = half ? l->b.w : l->a.w;
         }
 }
 
-int adapter_write(const struct adapter *a, const struct model *m, struct buf *out, struct err *e)
+struct adapter_file *adapter_file_open(struct adapter *a, const struct model *m, struct err *e)
 {
-    const struct model_config *c = &m->config;
-    struct st_index ix = {0};
-    char *data;
-    int rc = -1;
+    struct adapter_file *f = calloc(1, sizeof *f);
 
-    if (add_tensors(&ix, a, c, e) < 0 || st_index_plan(&ix, out, e) < 0)
-        goto done;
-    data = buf_reserve(out, ix.data_bytes);
-    if (!data) {
+    if (!f) {
         err_nomem(e);
-        goto done;
+        return NULL;
     }
-    copy_tensors(&ix, a, c, data);
-    out->len += ix.data_bytes;
-    rc = 0;
+    f->adapter = adapter_ref(a);
+    if (add_tensors(&f->index, a, &m->config, e) < 0 || st_index_plan(&f->index, &f->header, e) < 0)
+        goto fail;
+    f->values = calloc(f->index.n + 1, sizeof *f->values);
+    if (f->values) {
+        find_values(f, &m->config);
+        return f;
+    }
+    err_nomem(e);
 
-done:
-    st_index_release(&ix);
-    return rc;
+fail:
+    adapter_file_close(f);
+    return NULL;
+}
+
+void adapter_file_close(struct adapter_file *f)
+{
+    if (!f)
+        return;
+    adapter_unref(f->adapter);
+    st_index_release(&f->index);
+    buf_release(&f->header);
+    free(f->values);
+    free(f);
+}
+
+int64_t adapter_file_bytes(const struct adapter_file *f)
+{
+    return (int64_t)(f->header.len + f->index.data_bytes);
+}
+
+/* The tensor that holds byte `at` of the data: they lie in order, without gaps. */
+static size_t tensor_at(const struct st_index *ix, size_t at)
+{
+    size_t low = 0, high = ix->n;
+
+    while (high - low > 1) {
+        size_t mid = low + (high - low) / 2;
+
+        if (ix->tensors[mid].offset <= at)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+int adapter_file_read(void *file, void *to, size_t offset, size_t n, struct err *e)
+{
+    const struct adapter_file *f = file;
+    char *out = to;
+
+    (void)e;
+    while (n > 0) {
+        const char *from = f->header.data;
+        size_t at = offset, end = f->header.len;
+
+        if (offset >= f->header.len) {
+            size_t i = tensor_at(&f->index, offset - f->header.len);
+
+            from = f->values[i];
+            at = offset - f->header.len - f->index.tensors[i].offset;
+            end = f->index.tensors[i].bytes;
+        }
+        size_t len = end - at < n ? end - at : n;
+
+        memcpy(out, from + at, len);
+        out += len;
+        offset += len;
+        n -= len;
+    }
+    return 0;
 }
 
 /* The last part of a module's path is what PEFT selects modules by. Names repeat from layer to

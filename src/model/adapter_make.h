@@ -13,7 +13,6 @@
 
 #include "model/adapter.h"
 
-struct buf;
 struct err;
 struct model;
 struct model_config;
@@ -52,8 +51,14 @@ int adapter_module(const struct model_config *c, int slot, char out[ADAPTER_MODU
 void adapter_module_shape(const struct model_config *c, int slot, int64_t shape[2]);
 void adapter_tensor_name(const char *module, bool is_b, char out[ADAPTER_TENSOR_MAX]);
 
-/* adapter_model.safetensors in canonical form (F32, PEFT names), appended to *out. */
-int adapter_write(const struct adapter *a, const struct model *m, struct buf *out, struct err *e);
+/* adapter_model.safetensors in canonical form (F32, PEFT names), read piece by piece from the
+ * adapter itself (counted): nothing is copied before. Owned; NULL with ERR_NOMEM. */
+struct adapter_file;
+struct adapter_file *adapter_file_open(struct adapter *a, const struct model *m, struct err *e);
+void adapter_file_close(struct adapter_file *f); /* NULL is allowed */
+int64_t adapter_file_bytes(const struct adapter_file *f);
+/* file: a struct adapter_file; n bytes from offset, within the file. Never fails. Any thread. */
+int adapter_file_read(void *file, void *to, size_t offset, size_t n, struct err *e);
 /* adapter_config.json that reads back to this adapter: owned, NULL with ERR_NOMEM. The caller's
  * scale is part of lora_alpha. base: base_model_name_or_path. */
 json_t *adapter_config_json(const struct adapter *a, const struct model_config *c, const char *base,

@@ -26,7 +26,8 @@ struct writing {
     struct weaver *w;
     struct w_ckpt *c;
     const struct ckpt_facts_of_run *f;
-    struct buf adapter, adapter_config;
+    struct adapter_file *adapter; /* LoRA */
+    struct buf adapter_config;
     struct publish_file files[FILES_MAX];
     int n_files;
     char expiry[EXPIRY_ROOM]; /* padded with spaces: written when the weights are there */
@@ -44,15 +45,6 @@ static int read_image(void *arg, void *to, size_t offset, size_t n, struct err *
 
     (void)e;
     memcpy(to, im->weights->base + offset, n);
-    return 0;
-}
-
-static int read_buffer(void *arg, void *to, size_t offset, size_t n, struct err *e)
-{
-    const struct buf *b = arg;
-
-    (void)e;
-    memcpy(to, b->data + offset, n);
     return 0;
 }
 
@@ -118,7 +110,7 @@ static json_t *record_object(const struct writing *x, const char *weights_sha256
 {
     const struct w_ckpt *c = x->c;
     int64_t bytes =
-        c->shape.full ? (int64_t)x->f->view->image->weights->bytes : (int64_t)x->adapter.len;
+        c->shape.full ? (int64_t)x->f->view->image->weights->bytes : adapter_file_bytes(x->adapter);
     struct buf path = {0};
     json_t *o;
 
@@ -199,7 +191,8 @@ static int prepare_adapter(struct writing *x, struct err *e)
     const struct run_view *v = x->f->view;
     json_t *config;
 
-    if (adapter_write(v->adapter, v->image->model, &x->adapter, e) < 0)
+    x->adapter = adapter_file_open(v->adapter, v->image->model, e);
+    if (!x->adapter)
         return -1;
     config = adapter_config_json(v->adapter, &v->image->model->config, x->c->base_model, e);
     if (!config)
@@ -207,7 +200,7 @@ static int prepare_adapter(struct writing *x, struct err *e)
     json_write_pretty(&x->adapter_config, config);
     buf_add_char(&x->adapter_config, '\n');
     json_decref(config);
-    if (x->adapter.failed || x->adapter_config.failed)
+    if (x->adapter_config.failed)
         return err_nomem(e);
     add_file(x, "adapter_config.json", x->adapter_config.data, x->adapter_config.len);
     return 0;
@@ -244,7 +237,8 @@ static int publish_files(struct writing *x, struct err *e)
     if (full)
         req.weights = (struct ckpt_source){(int64_t)v->image->weights->bytes, read_image, v->image};
     else
-        req.weights = (struct ckpt_source){(int64_t)x->adapter.len, read_buffer, &x->adapter};
+        req.weights =
+            (struct ckpt_source){adapter_file_bytes(x->adapter), adapter_file_read, x->adapter};
     add_optimizer(x);
     req.more = x->optimizer;
     req.n_more = x->n_optimizer;
@@ -265,7 +259,7 @@ int ckpt_files_write(struct weaver *w, struct w_ckpt *c, const struct ckpt_facts
     if (rc == 0)
         rc = publish_files(&x, e);
     core_loan_end(&x.loan);
-    buf_release(&x.adapter);
+    adapter_file_close(x.adapter);
     buf_release(&x.adapter_config);
     return rc;
 }

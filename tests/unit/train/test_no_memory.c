@@ -67,10 +67,10 @@ static int read_state(struct world *w, struct err *e)
 static int write_adapter(struct world *w, struct err *e)
 {
     struct adapter *a = trainer_adapter(w->r.t);
-    struct buf out = {0};
-    int rc = a ? adapter_write(a, w->r.fx.model, &out, e) : 0;
+    struct adapter_file *f = a ? adapter_file_open(a, w->r.fx.model, e) : NULL;
+    int rc = f || !a ? 0 : -1;
 
-    buf_release(&out);
+    adapter_file_close(f);
     adapter_unref(a);
     return rc;
 }

@@ -58,14 +58,21 @@ struct moment {
 static struct bytes adapter_file(struct rig *r)
 {
     struct adapter *a = trainer_adapter(r->t);
-    struct buf out = {0};
+    struct bytes b = {0};
     struct err e = {0};
 
     if (!a)
-        return (struct bytes){0};
-    must(adapter_write(a, r->fx.model, &out, &e), &e);
+        return b;
+    struct adapter_file *f = adapter_file_open(a, r->fx.model, &e);
+
+    must(f ? 0 : -1, &e);
+    b.n = (size_t)adapter_file_bytes(f);
+    b.data = malloc(b.n);
+    assert_non_null(b.data);
+    adapter_file_read(f, b.data, 0, b.n, &e);
+    adapter_file_close(f);
     adapter_unref(a);
-    return (struct bytes){.n = out.len, .data = out.data};
+    return b;
 }
 
 static struct moment look(struct rig *r)
