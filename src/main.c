@@ -49,7 +49,7 @@ static const struct cli_cmd commands[] = {
     {"adapters", "[ls | apply NAME | rm]", "LoRA adapters beside the resident", cmd_adapters},
     {"lease", "MODEL [show | take | renew | end]", "keep the resident model where it is",
      cmd_lease},
-    {"runs", "[ls | show RUN]", "training runs, and the losses of one", cmd_runs},
+    {"runs", "[ls | show RUN | redo FILE]", "training runs, the losses of one, its steps done again", cmd_runs},
     {"checkpoints", "[ls | show C | ttl C SECONDS | rm C]", "checkpoints of training runs",
      cmd_checkpoints},
     {"ops", "[ls | show ID]", "operations of the training API", cmd_ops},

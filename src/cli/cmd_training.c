@@ -9,6 +9,7 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/find_checkpoint.h"
+#include "cli/redo.h"
 
 enum { PAGE = 100, CURVE_WIDTH = 60 };
 
@@ -131,18 +132,25 @@ static int show_run(struct cli *cli, struct client *c, const char *id)
     return EXIT_OK;
 }
 
-/* The options that these commands share. */
-static int open_client(struct cli *cli, int *argc, char **argv, int most, struct client **c)
+static int open_with(struct cli *cli, int *argc, char **argv, const struct cli_opt *opts, int most,
+                     const struct client_args *args, struct client **c)
 {
-    struct client_args args = {0};
-    const struct cli_opt opts[] = {CLIENT_OPTION_KEY(args), CLIENT_OPTIONS(args), {0}};
     struct err e = {0};
     int rc = cli_options(cli, argc, argv, opts, 0, most);
 
     if (rc >= 0)
         return rc;
-    *c = client_new(&args, &e);
+    *c = client_new(args, &e);
     return *c ? -1 : cli_fail(cli, &e);
+}
+
+/* The options that these commands share. */
+static int open_client(struct cli *cli, int *argc, char **argv, int most, struct client **c)
+{
+    struct client_args args = {0};
+    const struct cli_opt opts[] = {CLIENT_OPTION_KEY(args), CLIENT_OPTIONS(args), {0}};
+
+    return open_with(cli, argc, argv, opts, most, &args, c);
 }
 
 static bool says(int argc, char **argv, const char *verb, int operands)
@@ -155,8 +163,15 @@ int cmd_runs(struct cli *cli, int argc, char **argv)
     static const char *const columns[] = {"RUN",   "id",         "MODE",    "training_mode",
                                           "BASE",  "base_model", "STATUS",  "status",
                                           "OWNER", "owner",      "CREATED", "created_at"};
+    struct client_args args = {0};
+    bool keep = false;
+    const struct cli_opt opts[] = {
+        CLIENT_OPTION_KEY(args),
+        CLIENT_OPTIONS(args),
+        {.name = "keep", .help = "redo: the new run stays", .flag = &keep},
+        {0}};
     struct client *c = NULL;
-    int rc = open_client(cli, &argc, argv, 2, &c);
+    int rc = open_with(cli, &argc, argv, opts, 2, &args, &c);
 
     if (rc >= 0)
         return rc;
@@ -164,8 +179,10 @@ int cmd_runs(struct cli *cli, int argc, char **argv)
         rc = get_and_print(cli, c, "/api/v1/training-runs?limit=100", columns, 6);
     else if (says(argc, argv, "show", 1))
         rc = show_run(cli, c, argv[2]);
+    else if (says(argc, argv, "redo", 1))
+        rc = redo_run(cli, c, argv[2], keep);
     else
-        rc = cli_usage(cli, "say ls, or show RUN");
+        rc = cli_usage(cli, "say ls, show RUN, or redo FILE");
     client_free(c);
     return rc;
 }

@@ -24,7 +24,7 @@ cli_fn cmd_status;   /* which weights answer */
 cli_fn cmd_attach_status, cmd_quiesce, cmd_resume, cmd_detach; /* around an attached trainer */
 
 /* The training API. */
-cli_fn cmd_runs;        /* [ls | show ID] */
+cli_fn cmd_runs;        /* [ls | show ID | redo FILE] */
 cli_fn cmd_checkpoints; /* [ls | show | ttl | rm] */
 cli_fn cmd_ops;         /* [ls | show ID] */
 cli_fn cmd_export;      /* CHECKPOINT DIR */

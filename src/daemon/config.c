@@ -98,6 +98,7 @@ static const struct var vars[] = {
     INT_VAR("CAIRN_BACKGROUND_SHARE", background_share, 1, 100),
     LONG_VAR("CAIRN_TRAIN_MB", train_mb, 0, 1e9),
     CHOICE_VAR("CAIRN_TRAIN_FORWARD", master_forward, "rounded|master"),
+    BOOL_VAR("CAIRN_STEP_LOG", step_log),
     INT_VAR("LEASE_DEFAULT_TTL_SECONDS", lease_default_ttl_s, 1, 86400),
     INT_VAR("LEASE_MAX_TTL_SECONDS", lease_max_ttl_s, 1, 86400),
     INT_VAR("LEASE_HOLDER_MAX_CHARS", lease_holder_max_chars, 1, 4096),

@@ -121,3 +121,12 @@ void metrics_refused(struct metrics *m, enum refusal_code code)
     m->c.refusals[code]++;
     pthread_mutex_unlock(&m->lock);
 }
+
+void metrics_gap(struct metrics *m, int n, double gap)
+{
+    pthread_mutex_lock(&m->lock);
+    m->c.compared_tokens += (uint64_t)n;
+    if (gap > m->c.logprob_gap)
+        m->c.logprob_gap = gap;
+    pthread_mutex_unlock(&m->lock);
+}

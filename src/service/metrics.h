@@ -29,6 +29,8 @@ void metrics_operation(struct metrics *m, const char *operation, int status,
 void metrics_saved(struct metrics *m, int64_t bytes, double ms);
 void metrics_verified(struct metrics *m, double ms); /* a checkpoint was hashed for a load */
 void metrics_refused(struct metrics *m, enum refusal_code code); /* told to a client */
+/* A trainer computed the log-probabilities of n sampled tokens again; the largest difference. */
+void metrics_gap(struct metrics *m, int n, double gap);
 
 /* Appends everything in the text format of Prometheus 0.0.4. */
 void metrics_write(struct service *s, const char *version, const struct http_stats *http,
@@ -47,6 +49,8 @@ struct metrics_counts {
     struct histogram pause_s, snapshot_s, save_s, verify_s;
     int64_t saved_bytes;
     uint64_t verify_failures;
+    uint64_t compared_tokens;
+    double logprob_gap; /* the largest since the start */
     struct operation_count operations[METRICS_OPERATIONS_MAX];
     int n_operations;
     uint64_t refusals[REFUSAL_CODES];

@@ -259,6 +259,11 @@ static void write_weights(struct page *p, struct service *s, const struct served
               "Reading and hashing a checkpoint before a load.");
     write_operations(p, &c);
     write_refusals(p, &c);
+    single(p, "cairn_weaver_compared_tokens_total", "counter", NULL, (double)c.compared_tokens,
+           "Sampled tokens whose log-probability a trainer computed again on the same weights.");
+    single(
+        p, "cairn_weaver_logprob_gap", "gauge", NULL, c.logprob_gap,
+        "Largest difference between the two since the start: 0, the sampler equals the trainer.");
 }
 
 /* ---- the process ---- */

@@ -47,6 +47,7 @@ struct settings {
     int train_share;        /* CAIRN_TRAIN_SHARE: percent of the time while requests run */
     int64_t train_mb;       /* CAIRN_TRAIN_MB: activations of a pass; 0: a third of what is free */
     bool master_forward;    /* CAIRN_TRAIN_FORWARD=master */
+    bool step_log;          /* CAIRN_STEP_LOG: the data of training operations are kept too */
     /* leases */
     int lease_default_ttl_s, lease_max_ttl_s;
     int lease_holder_max_chars, lease_reason_max_chars;

@@ -14,6 +14,7 @@
 #include "service/weaver/weaver.h"
 
 struct db;
+struct w_gap;
 struct image_cache;
 struct w_op;
 struct w_run;
@@ -27,6 +28,7 @@ struct weaver {
     int root_fd;                /* WEAVER_CHECKPOINT_DIR */
     unsigned char link_key[32]; /* of download links; dies with the process */
     struct image_cache *images;
+    struct w_gap *gap; /* finisher */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation ended, an answer is known, or we stop */

@@ -20,6 +20,7 @@
 #include "service/weaver/impl.h"
 #include "service/weaver/models.h"
 #include "service/weaver/runs.h"
+#include "service/weaver/steps.h"
 
 /* ---- submitting ---- */
 
@@ -101,7 +102,11 @@ int weaver_load(struct weaver *w, struct weaver_call *c, struct refusal *r)
         t->pinned = true;
         t->engine.kind = RUN_LOAD;
         t->begin = begin_load;
-        return w_run_submit(w, t, c, r);
+        if (step_log_load(t, r) == 0)
+            return w_run_submit(w, t, c, r);
+        w_ckpt_unpin(w, t->ckpt.id);
+        train_op_unref(t);
+        return -1;
     }
     train_op_unref(t);
     w_run_unref(run);
@@ -271,8 +276,10 @@ void w_load_ended(struct weaver *w, struct train_op *t)
     w_ckpt_unpin(w, t->ckpt.id);
     if (t->outcome != RUN_OK) {
         w_train_outcome(t, &r);
+        step_log_ended(t, refusal_wire_code(r.code));
         w_op_fail(w, &t->op, &r);
     } else {
+        step_log_ended(t, NULL);
         remember_parent(w, t);
         w_ckpt_path(&t->ckpt, &path);
         w_op_done_json(w, &t->op,

@@ -15,6 +15,7 @@
 #include "service/weaver/bases.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/models.h"
+#include "service/weaver/steps.h"
 
 static const int64_t predecessor_ns = INT64_C(2) * 1000000000;
 
@@ -60,6 +61,16 @@ static void copy_pass(struct train_op *t, const struct trainer *trainer)
     memcpy(t->logprobs, trainer_logprobs(trainer), bytes);
     memcpy(t->elementwise, trainer_elementwise(trainer), bytes);
     t->loss = *trainer_loss(trainer);
+    memcpy(t->same_as, t->run->same_as, sizeof t->same_as);
+}
+
+/* Which checkpoint the run's weights are now. */
+static void note_weights(struct train_op *t)
+{
+    if (t->engine.kind == RUN_VIEW || t->engine.kind == RUN_LOAD)
+        memcpy(t->run->same_as, t->ckpt.id, sizeof t->run->same_as);
+    else if (t->engine.kind == RUN_STEP && !t->step.skipped)
+        t->run->same_as[0] = '\0';
 }
 
 /* [engine thread] */
@@ -75,6 +86,8 @@ static void on_done(struct run_op *op, enum run_outcome outcome, const struct tr
         copy_pass(t, trainer);
     if (outcome == RUN_OK && op->kind == RUN_STEP)
         t->step = *trainer_step_result(trainer);
+    if (outcome == RUN_OK)
+        note_weights(t);
     t->step_now = trainer_step(trainer);
     w_op_engine_done(t->w, &t->op);
 }
@@ -310,6 +323,7 @@ void w_run_unref(struct w_run *run)
 {
     if (!run || atomic_fetch_sub(&run->refs, 1) != 1)
         return;
+    step_log_close(run->log);
     image_unref(run->base);
     free(run);
 }
@@ -359,8 +373,8 @@ int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct 
         run->limits.max_tokens = config->max_positions;
     if (memory_refuse(w->s, run_bytes(&s, base), false, r) < 0)
         return refuse_room(run_bytes(&s, base), r);
-    run->run = run_new(w->s->engine, base, &s, &e);
-    if (!run->run)
+    if (!(run->log = step_log_open(w, run, &e)) ||
+        !(run->run = run_new(w->s->engine, base, &s, &e)))
         return w_refuse_err(r, &e);
     if (insert(w, run))
         return 0;

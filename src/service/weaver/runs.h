@@ -22,6 +22,7 @@
 #include "service/weaver/sequence.h"
 
 struct image;
+struct step_log;
 
 struct w_run {
     atomic_int refs;
@@ -31,8 +32,9 @@ struct w_run {
     struct w_shape shape;
     uint64_t seed;
     struct w_limits limits;
-    struct image *base; /* counted */
-    struct run *run;    /* owned; NULL once it is closed */
+    struct image *base;   /* counted */
+    struct step_log *log; /* owned */
+    struct run *run;      /* owned; NULL once it is closed */
     /* under w->lock */
     bool closing;
     int readers;              /* jobs that look at its trainer: closing waits for them */
@@ -44,6 +46,7 @@ struct w_run {
     int64_t last_seq;
     int64_t request_ms, noted_ms;    /* when it was last asked for work; what its row has */
     char parent[CKPT_SLUG_MAX + 96]; /* path of what was loaded last */
+    char same_as[UUID_TEXT]; /* [engine thread] the checkpoint that has its weights, "" none */
     struct w_run *next;
 };
 
@@ -53,6 +56,7 @@ struct train_op {
     struct w_run *run; /* counted */
     int64_t seq_id;    /* 0: none */
     int64_t due_ns;    /* while it waits */
+    bool logged;       /* the step log has a line of it */
     struct train_op *next;
     struct run_op engine;
     /* what came out, copied on the engine thread */
@@ -64,6 +68,7 @@ struct train_op {
     /* passes */
     struct w_batch batch;
     float *logprobs, *elementwise; /* [batch.rows] */
+    char same_as[UUID_TEXT];       /* the run's, when the pass ran */
     double lr;
     /* saves: the row, and what happens when it is complete */
     struct w_ckpt ckpt;

@@ -9,6 +9,7 @@
 #include "model/adapter.h"
 #include "service/gen_refusal.h"
 #include "service/service.h"
+#include "service/weaver/gap.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/samplers.h"
 
@@ -247,6 +248,16 @@ static void refuse_outcome(const struct sample_op *x, struct refusal *r)
     }
 }
 
+static void remember(struct weaver *w, const struct sample_op *x)
+{
+    for (int i = 0; i < x->p.copies && *x->sampler->checkpoint_id; i++) {
+        const struct sample_sequence *s = &x->sequences[i];
+
+        gap_sampled(w->gap, x->sampler->checkpoint_id, x->prompt, x->n_prompt, s->tokens,
+                    s->logprobs, s->n);
+    }
+}
+
 static void finish(struct weaver *w, struct sample_op *x, enum sample_pause pause)
 {
     struct refusal r = {0};
@@ -285,6 +296,8 @@ static void ended(struct weaver *w, struct w_op *op)
         enqueue(w, x, true);
         pthread_mutex_unlock(&w->lock);
     } else {
+        if (!x->failed && !x->only_logprobs)
+            remember(w, x);
         finish(w, x, pause);
     }
     w_samples_pump(w);

@@ -6,9 +6,11 @@
 
 #include "base/json.h"
 #include "service/service.h"
+#include "service/weaver/gap.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/models.h"
 #include "service/weaver/runs.h"
+#include "service/weaver/steps.h"
 #include "service/weaver/tensors.h"
 
 /* ---- the payload ---- */
@@ -71,7 +73,8 @@ static int read_pass(struct train_op *t, const struct weaver_call *c, const char
         rc = w_batch_read(&t->batch, json_object_get(p.object, input), &pack, &t->run->limits,
                           backward, r);
     w_pack_release(&pack);
-    if (rc < 0 || take_room(t, r) < 0)
+    if (rc < 0 || take_room(t, r) < 0 ||
+        (backward && step_log_pass(t, json_object_get(p.object, input), r) < 0))
         return -1;
     keep_metadata(t, p.object);
     t->engine = (struct run_op){.kind = backward ? RUN_FORWARD_BACKWARD : RUN_FORWARD,
@@ -148,6 +151,8 @@ int weaver_optimizer_step(struct weaver *w, struct weaver_call *c, struct refusa
         t->seq_id = p.seq_id;
     if (rc == 0)
         rc = read_adam(json_object_get(p.object, "adam_params"), &t->engine.adam, r);
+    if (rc == 0)
+        rc = step_log_step(t, r);
     if (rc == 0) {
         t->engine.kind = RUN_STEP;
         keep_metadata(t, p.object);
@@ -219,6 +224,8 @@ static void answer_pass(struct weaver *w, struct train_op *t)
 {
     struct buf b = {0};
 
+    if (t->batch.temperature == 1)
+        gap_trained(w->gap, t->same_as, t->batch.data, t->batch.n, t->logprobs, w->s->metrics);
     buf_add_str(&b, "{\"result\":{\"loss_fn_outputs\":[");
     write_outputs(&b, t);
     buf_add_str(&b, "],");
@@ -256,6 +263,7 @@ static void fail(struct weaver *w, struct train_op *t)
     struct refusal r = {0};
 
     w_train_outcome(t, &r);
+    step_log_ended(t, refusal_wire_code(r.code));
     w_op_fail(w, &t->op, &r);
 }
 
@@ -271,12 +279,15 @@ void w_train_ended(struct weaver *w, struct train_op *t)
     default:
         break;
     }
-    if (t->outcome != RUN_OK)
+    if (t->outcome != RUN_OK) {
         fail(w, t);
-    else if (t->engine.kind == RUN_STEP)
-        answer_step(w, t);
-    else
-        answer_pass(w, t);
+    } else {
+        step_log_ended(t, NULL);
+        if (t->engine.kind == RUN_STEP)
+            answer_step(w, t);
+        else
+            answer_pass(w, t);
+    }
     train_op_unref(t);
 }
 

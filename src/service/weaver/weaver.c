@@ -19,6 +19,7 @@
 #include "service/weaver/artifacts.h"
 #include "service/weaver/ckpt.h"
 #include "service/weaver/ckpt_files.h"
+#include "service/weaver/gap.h"
 #include "service/weaver/images.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/operations.h"
@@ -171,6 +172,10 @@ struct weaver *weaver_open(struct service *s, struct err *e)
     w->images = images_new(s, e);
     if (!w->images)
         goto fail;
+    if (!(w->gap = gap_new())) {
+        err_nomem(e);
+        goto fail;
+    }
     if (RAND_bytes(w->link_key, sizeof w->link_key) != 1) {
         err_set(e, ERR_IO, "no random bytes");
         goto fail;
@@ -231,6 +236,7 @@ void weaver_close(struct weaver *w)
     w_samplers_free(w);
     w_exported_free(w);
     images_free(w->images);
+    gap_free(w->gap);
     fs_close(w->root_fd);
     db_close(w->ops);
     pthread_mutex_destroy(&w->lock);

@@ -1,4 +1,5 @@
-/* Parts of the training API without a server: order of calls, names of checkpoints, tensors. */
+/* Parts of the training API without a server: order of calls, names of checkpoints, tensors, the
+ * comparison of sampler and trainer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,10 +12,13 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "service/metrics.h"
 #include "service/refusal.h"
 #include "service/weaver/ckpt.h"
+#include "service/weaver/gap.h"
 #include "service/weaver/sequence.h"
 #include "service/weaver/tensors.h"
+#include "train/trainer.h"
 
 /* ---- order ---- */
 
@@ -251,6 +255,68 @@ static void packs_are_exactly_as_long_as_they_say(void **state)
         open_pack("{\"codec\":\"raw\",\"decoded_size_bytes\":30}", frame, sizeof frame, &code), -1);
 }
 
+/* ---- sampler and trainer ---- */
+
+static struct metrics_counts counts(struct metrics *m)
+{
+    struct metrics_counts c;
+
+    metrics_copy(m, &c);
+    return c;
+}
+
+static void a_difference_between_sampled_and_trained_is_told(void **state)
+{
+    static const int32_t prompt[] = {5, 6}, tokens[] = {7, 8, 9}, shifted[] = {5, 6, 7, 8};
+    static const int32_t targets[] = {-100, 7, 8, 9}, other[] = {-100, 7, 8, 1};
+    static const float sampled[] = {-1, -2, -3}, trained[] = {0, -1, -2.5f, -3};
+    struct train_datum d = {shifted, {.n = 4, .targets = targets}};
+    struct metrics *m = metrics_new(NULL);
+    struct w_gap *g = gap_new();
+
+    (void)state;
+    assert_true(m && g);
+    gap_sampled(g, "c1", prompt, 2, tokens, sampled, 3);
+    gap_trained(g, "", &d, 1, trained, m);
+    gap_trained(g, "c2", &d, 1, trained, m);
+    d.loss.targets = other;
+    gap_trained(g, "c1", &d, 1, trained, m);
+    assert_int_equal(counts(m).compared_tokens, 0);
+    d.loss.targets = targets;
+    gap_trained(g, "c1", &d, 1, trained, m);
+    assert_int_equal(counts(m).compared_tokens, 3);
+    assert_true(counts(m).logprob_gap == 0.5);
+    gap_free(g);
+    metrics_free(m);
+}
+
+static void the_oldest_sequences_make_room(void **state)
+{
+    enum { N = GAP_BYTES / 4 / 2 };
+    static int32_t tokens[N];
+    static float logprobs[N + 1];
+    int32_t first = 1;
+    struct train_datum d = {&first, {.n = 1, .targets = tokens}};
+    struct metrics *m = metrics_new(NULL);
+    struct w_gap *g = gap_new();
+
+    (void)state;
+    assert_true(m && g);
+    gap_sampled(g, "c", &first, 1, tokens, logprobs, 1);
+    gap_trained(g, "c", &d, 1, logprobs, m);
+    assert_int_equal(counts(m).compared_tokens, 1);
+    gap_sampled(g, "c", &first, 1, tokens, logprobs, N);
+    gap_sampled(g, "c", &first, 1, tokens, logprobs, N); /* together more than there is room for */
+    gap_trained(g, "c", &d, 1, logprobs, m);
+    assert_int_equal(counts(m).compared_tokens, 1);
+    for (int i = 0; i <= GAP_SEQUENCES; i++)
+        gap_sampled(g, "c", &first, 1, tokens, logprobs, 1);
+    gap_trained(g, "c", &d, 1, logprobs, m);
+    assert_int_equal(counts(m).compared_tokens, 2);
+    gap_free(g);
+    metrics_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +329,8 @@ int main(void)
         cmocka_unit_test(tensors_that_lead_out_of_the_pack_are_refused),
         cmocka_unit_test(tensors_together_are_no_longer_than_their_pack),
         cmocka_unit_test(packs_are_exactly_as_long_as_they_say),
+        cmocka_unit_test(a_difference_between_sampled_and_trained_is_told),
+        cmocka_unit_test(the_oldest_sequences_make_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
