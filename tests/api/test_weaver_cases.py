@@ -168,7 +168,7 @@ def test_an_open_sampler_and_a_changed_lifetime_pass_the_end(own, w):
     run = Run(w, lora_config={"rank": 4, "seed": 6})
     run.train(2)
     short, moved = made(run, run.export(path="short", ttl_seconds=2)), run.save(name="moved", ttl_seconds=9)
-    sampler = w.post(f"/sessions/{w.session}/sampling-sessions", {"model_path": short["path"]}, 201)
+    sampler = w.sampler(model_path=short["path"])
     score = lambda: w.run(f"/sampling-sessions/{sampler['id']}/logprobs", {"prompt": PROMPT})["result"]["prompt_logprobs"]
     before = score()
     run.train(2)
@@ -186,7 +186,7 @@ def test_lifetimes_end_while_the_server_is_down(make_server, tmp_path):
     w = Weaver(server).connect()
     run = Run(w, lora_config={"rank": 2})
     short, long, kept = run.save(ttl_seconds=2), run.save(ttl_seconds=600), run.save("weight_and_optimizer")
-    sampler = w.post(f"/sessions/{w.session}/sampling-sessions", {"model_path": short["path"]}, 201)
+    sampler = w.sampler(model_path=short["path"])
     server.stop()
     wait_past(seconds(short["expires_at"]))
     server.start()

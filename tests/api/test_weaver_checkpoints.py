@@ -315,7 +315,7 @@ def test_checkpoints_outlive_the_process_and_a_load_revives_the_run(make_server,
     run.train(3)
     c, at = run.save("weight_and_optimizer", name="keep"), run.logprobs()
     path = run.export(path="sampler", ttl_seconds=600)
-    sampler = w.post(f"/sessions/{w.session}/sampling-sessions", {"model_path": path}, 201)
+    sampler = w.sampler(model_path=path)
     run.seq = 70
     waiting = w.post(run.path + "/forward-passes", run.forward_body())  # waits for its predecessor
     straight = None
@@ -368,7 +368,7 @@ def test_an_adapter_is_refused_beside_another_base(make_server, tmp_path):
     run, whole = Run(w, "base", lora_config={"rank": 4, "seed": 3}), Run(w, "base", training_mode="full_ft")
     run.train(1)
     c, path, all_weights = run.save(), run.export(path="sampler"), whole.save()
-    sampler = w.post(f"/sessions/{w.session}/sampling-sessions", {"model_path": path}, 201)
+    sampler = w.sampler(model_path=path)
     trained_beside = digest(base / "model.safetensors")
     server.stop()
     raw = bytearray((base / "model.safetensors").read_bytes())

@@ -1,18 +1,23 @@
 """Sampling sessions: weights that stay, samples, log-probabilities, pauses, and what is refused."""
+import json
 import math
+import re
+import shutil
+import sqlite3
 import threading
 import uuid
 
 import pytest
 from conftest import MODELS
-from weaver_http import ENV, Run, Weaver, error, tokens, trace
+from weaver_http import ENV, Run, Weaver, datum, error, tokens, trace
 
 
 @pytest.fixture(scope="module")
 def own(make_server):
     server = make_server(ENV, model=None)
     server.register(MODELS / "tiny-llama")
-    server.register(MODELS / "tiny-lfm2")
+    for name in ("tiny-lfm2", "tiny-qwen2", "tiny-qwen3"):
+        server.register(MODELS / name)
     return server
 
 
@@ -50,7 +55,7 @@ PROMPT = tokens(3, 7)
 class Sampler:
     def __init__(self, w, **body):
         self.w = w
-        self.made = w.post(f"/sessions/{w.session}/sampling-sessions", {"sampling_session_seq_id": 1, **body}, 201)
+        self.made = w.sampler(**body)
         self.path = f"/sampling-sessions/{self.made['id']}"
 
     def body(self, prompt=PROMPT, extra=None, **params):
@@ -98,9 +103,92 @@ def test_a_repeated_deletion_gets_its_first_answer(w):
     assert [w.call("DELETE", s.path, trace=mark).status for _ in range(2)] == [204, 204]
 
 
+# ---- weights that take long ----
+
+def wide_model(root, gigabytes):
+    """tiny-llama with a very wide MLP of zeros, which take no room on the disk."""
+    made = root / f"wide-{gigabytes}"
+    shutil.copytree(MODELS / "tiny-llama", made)
+    config = json.loads((made / "config.json").read_text())
+    config["intermediate_size"] = ff = int(gigabytes * 1e9 / (2 * 64 * 3 * 3)) // 64 * 64
+    (made / "config.json").write_text(json.dumps(config))
+    file = made / "model.safetensors"
+    raw = file.read_bytes()
+    header = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")])
+    at, names = 0, [name for name in header if name != "__metadata__"]
+    for name in names:
+        shape = [ff if n == 112 else n for n in header[name]["shape"]]
+        n = 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    text = json.dumps({name: header[name] for name in names}).encode()
+    file.unlink()
+    with file.open("wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        f.truncate(8 + len(text) + at)
+    return made
+
+
+def slow_session(w, root):
+    """202 and its body, of a model so large that it is not read in 250 ms."""
+    for gigabytes in (0.25, 0.5, 1, 2, 4):
+        name = f"wide-{gigabytes}-{uuid.uuid4().hex[:6]}"
+        w.server.register(wide_model(root, gigabytes), custom_name=name)
+        answer = w.call("POST", f"/sessions/{w.session}/sampling-sessions", {"base_model": name})
+        if answer.status == 202:
+            return name, answer.json()
+        w.call("DELETE", f"/sampling-sessions/{answer.json()['id']}")
+        shutil.rmtree(root / f"wide-{gigabytes}")
+    raise AssertionError("every model was there at once")
+
+
+def test_a_session_whose_weights_take_long_tells_the_operation_that_reads_them(make_server, tmp_path):
+    w = Weaver(make_server(ENV, model=None)).connect()
+    name, both = slow_session(w, tmp_path)
+    session, operation = both["sampling_session"], both["sync_operation"]
+    assert session["base_model"] == name and session["tokenizer_path"].startswith(str(tmp_path))
+    assert operation["type"] == "sync_weights" and operation["status"] in ("pending", "running") and operation["model_id"] is None
+    assert w.get(f"/sampling-sessions/{session['id']}") == session
+    assert w.wait(operation) == {"sampling_session_id": session["id"]}
+    assert w.sampler(base_model=name)["base_model"] == name
+    again = w.call("POST", f"/sessions/{w.session}/sampling-sessions", {"base_model": name})
+    assert again.status == 201, "what is in memory is not read again"
+    assert w.call("DELETE", f"/sampling-sessions/{session['id']}").status == 204
+
+
+def test_a_session_that_is_deleted_while_its_weights_are_read_is_gone(make_server, tmp_path):
+    w = Weaver(make_server(ENV, model=None)).connect()
+    _, both = slow_session(w, tmp_path)
+    path = f"/sampling-sessions/{both['sampling_session']['id']}"
+    assert w.call("DELETE", path).status == 204
+    assert w.wait(both["sync_operation"], "error")["error"] == "sampling_session_not_found"
+    error(w.call("GET", path), 404, "sampling_session_not_found")
+
+
+def test_weights_that_cannot_be_read_refuse_the_session_and_leave_none(make_server, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(MODELS / "tiny-llama", base)
+    server = make_server(ENV, model=None)
+    server.register(base, custom_name="base")
+    w = Weaver(server).connect()
+    file = base / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-64])
+    answer = w.call("POST", f"/sessions/{w.session}/sampling-sessions", {"base_model": "base"})
+    if answer.status == 202:  # on a busy machine
+        assert w.wait(answer.json()["sync_operation"], "error")["error"] == "base_model_not_found"
+    else:
+        error(answer, 404, "base_model_not_found")
+        operation = w.get("/operations?limit=1")["items"][0]
+        assert operation["type"] == "sync_weights" and operation["status"] == "error"
+        db = sqlite3.connect(server.state / "cairn.db")
+        assert db.execute("SELECT count(*) FROM weaver_samplers").fetchone()[0] == 0
+        db.close()
+
+
 # ---- the same numbers as the trainer ----
 
-@pytest.mark.parametrize("base,mode", [("tiny-llama", "lora"), ("tiny-llama", "full_ft"), ("tiny-lfm2", "lora"), ("tiny-lfm2", "full_ft")])
+@pytest.mark.parametrize("mode", ["lora", "full_ft"])
+@pytest.mark.parametrize("base", ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-lfm2"])
 def test_a_sampler_scores_with_the_bits_of_the_trainer(w, base, mode):
     run = Run(w, base=base, training_mode=mode, lora_config={"rank": 4, "seed": 2})
     run.train(2, 1e-3)
@@ -130,6 +218,37 @@ def policy_datum(sequence):
     inputs = {"target_tokens": {"data": ids[1:], "dtype": "int64"}, "logprobs": floats(-7.0, sequence["logprobs"]),
               "advantages": floats(1.0, [1.0] * len(sequence["tokens"])), "weights": floats(0.0, [1.0] * len(sequence["tokens"]))}
     return {"model_input": chunks(ids[:-1]), "loss_fn_inputs": inputs}
+
+
+def gap_metrics(server):
+    page = server.get("/metrics").body.decode()
+    number = lambda name: float(re.search(rf"^{name} (\S+)$", page, re.M).group(1))
+    return number("cairn_weaver_compared_tokens_total"), number("cairn_weaver_logprob_gap")
+
+
+@pytest.mark.parametrize("mode", ["lora", "full_ft"])
+def test_what_was_sampled_is_compared_with_the_trainer_whatever_the_client_says(own, w, mode):
+    run = Run(w, training_mode=mode, lora_config={"rank": 4, "seed": 2})
+    run.train(1, 1e-3)
+    before, gap = gap_metrics(own)
+    sequences = Sampler(w, model_path=run.export()).sample(extra={"num_samples": 2}, max_tokens=5, seed=4, temperature=0.7)["sequences"]
+    data, n = [policy_datum(q) for q in sequences], sum(len(q["tokens"]) for q in sequences)
+    for d in data:
+        del d["loss_fn_inputs"]["logprobs"], d["loss_fn_inputs"]["advantages"]
+    run.forward(data, "cross_entropy")
+    assert gap_metrics(own) == (before + n, 0) and gap == 0
+    run.forward(data, "cross_entropy", temperature=2)
+    run.forward([datum(1)], "cross_entropy")
+    saved = run.save("weight_and_optimizer")["id"]
+    run.backward(data, "cross_entropy")
+    assert gap_metrics(own) == (before + n, 0), "other tokens, another temperature, another checkpoint"
+    run.step(1e-2)
+    run.forward(data, "cross_entropy")
+    assert gap_metrics(own) == (before + n, 0), "other weights"
+    run.load(saved, True)
+    again = Sampler(w, model_path=saved).one(max_tokens=5, seed=5)
+    run.backward([policy_datum(again)], "importance_sampling")
+    assert gap_metrics(own) == (before + n + len(again["tokens"]), 0), "a load gives the weights of its checkpoint"
 
 
 @pytest.mark.parametrize("mode", ["lora", "full_ft"])

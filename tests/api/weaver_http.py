@@ -45,6 +45,14 @@ class Weaver:
     def run(self, path, body=None, **kw):
         return self.wait(self.post(path, body, **kw))
 
+    def sampler(self, **body):
+        """A sampling session with its weights, however long they take."""
+        made = self.post(f"/sessions/{self.session}/sampling-sessions", {"sampling_session_seq_id": 1, **body})
+        if "sync_operation" not in made:
+            return made
+        self.wait(made["sync_operation"])
+        return made["sampling_session"]
+
     def refused(self, method, path, body, status, code):
         answer = self.call(method, path, body)
         return error(answer, status, code)

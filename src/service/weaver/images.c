@@ -332,6 +332,30 @@ static struct image *resident_of(struct image_cache *c, int64_t row_id)
     return im;
 }
 
+bool images_at_hand(struct image_cache *c, const char *key)
+{
+    bool there;
+
+    pthread_mutex_lock(&c->lock);
+    there = has(c, key);
+    pthread_mutex_unlock(&c->lock);
+    return there;
+}
+
+bool images_row_at_hand(struct image_cache *c, int64_t row_id, bool checked)
+{
+    char key[KEY_MAX], sha[SHA256_HEX];
+    bool hashed = false;
+    struct image *im;
+
+    snprintf(key, sizeof key, "row-%" PRId64, row_id);
+    im = look(c, key, &hashed, sha);
+    if (!im && !checked)
+        im = resident_of(c, row_id);
+    image_unref(im);
+    return im && (hashed || !checked);
+}
+
 struct image *images_of_row(struct image_cache *c, const struct model_row *row, struct err *e)
 {
     char key[KEY_MAX];

@@ -25,6 +25,9 @@ struct image *images_of_row(struct image_cache *c, const struct model_row *row, 
 /* `key` names it (a checkpoint id); sha256: of model.safetensors, checked (ERR_FORMAT). */
 struct image *images_of_dir(struct image_cache *c, const char *key, int dir_fd, const char *sha256,
                             struct err *e);
+/* They could be had without reading a file (checked: and without hashing one). */
+bool images_at_hand(struct image_cache *c, const char *key);
+bool images_row_at_hand(struct image_cache *c, int64_t row_id, bool checked);
 bool images_row_held(struct image_cache *c, int64_t row_id); /* somebody holds it */
 /* sha256 of the model.safetensors of a row that somebody holds, hashed once; "" when there is no
  * single file. May take seconds the first time. */

@@ -3,21 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/fs.h"
 #include "base/str.h"
 #include "db/db.h"
 #include "engine/image.h"
 #include "model/adapter.h"
-#include "model/config.h"
 #include "service/times.h"
-#include "service/weaver/bases.h"
-#include "service/weaver/ckpt_files.h"
-#include "service/weaver/images.h"
 #include "service/weaver/impl.h"
-#include "store/catalogue.h"
 
 /* ---- life ---- */
 
@@ -77,130 +70,18 @@ static struct w_sampler *peek(struct weaver *w, const char *id)
 }
 
 /* Takes it off the list; the list's reference is the caller's then. */
-static struct w_sampler *unlink_one(struct weaver *w, struct w_sampler **at)
+static struct w_sampler *unlink_one(struct w_sampler **at)
 {
     struct w_sampler *s = *at;
 
-    (void)w;
     *at = s->next;
     s->next = NULL;
     return s;
 }
 
-/* ---- weights ---- */
-
-/* The adapter of this checkpoint that another sampler has: equal prompts then share their cache. */
-static struct adapter *adapter_in_use(struct weaver *w, const char *checkpoint_id)
-{
-    struct adapter *a = NULL;
-
-    pthread_mutex_lock(&w->lock);
-    for (struct w_sampler *s = w->samplers; s && !a; s = s->next)
-        if (s->adapter && strcmp(s->checkpoint_id, checkpoint_id) == 0)
-            a = adapter_ref(s->adapter);
-    pthread_mutex_unlock(&w->lock);
-    return a;
-}
-
-static int take_adapter(struct weaver *w, struct w_sampler *s, const struct w_ckpt *c,
-                        struct refusal *r)
-{
-    struct err e = {0};
-
-    s->image = w_base_image_of(w, c->row_id, r);
-    if (!s->image || w_base_fits(w, c, r) < 0)
-        return -1;
-    s->adapter = adapter_in_use(w, c->id);
-    if (!s->adapter)
-        s->adapter = w_exported_take(w, c->id);
-    if (!s->adapter)
-        s->adapter = ckpt_files_adapter(w, c, s->image->files->config, &e);
-    if (s->adapter)
-        return 0;
-    return e.code == ERR_NOMEM ? w_refuse_err(r, &e)
-                               : refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT,
-                                        "The checkpoint cannot be used: %s", e.msg);
-}
-
-static int take_whole(struct weaver *w, struct w_sampler *s, const struct w_ckpt *c,
-                      struct refusal *r)
-{
-    struct err e = {0};
-    int fd = ckpt_files_dir(w, c->model_id, c->id, &e);
-    json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, &e);
-    const char *sha = ckpt_record_sha(record, "model.safetensors");
-
-    if (record && sha)
-        s->image = images_of_dir(w->images, c->id, fd, sha, &e);
-    else if (record)
-        err_set(&e, ERR_FORMAT, "checkpoint.json does not name model.safetensors");
-    json_decref(record);
-    fs_close(fd);
-    s->full = true;
-    if (s->image)
-        return 0;
-    return e.code == ERR_NOMEM ? w_refuse_err(r, &e)
-                               : refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT,
-                                        "The checkpoint cannot be used: %s", e.msg);
-}
-
-static int take_checkpoint(struct weaver *w, struct w_sampler *s, const char *path,
-                           struct refusal *r)
-{
-    struct w_ckpt c;
-    struct buf own = {0};
-    int rc;
-
-    if (w_ckpt_find(w, path, &c, r) < 0 || w_ckpt_pin(w, c.id, r) < 0)
-        return -1;
-    rc = c.shape.full ? take_whole(w, s, &c, r) : take_adapter(w, s, &c, r);
-    w_ckpt_unpin(w, c.id);
-    w_ckpt_path(&c, &own);
-    str_copy(s->model_path, sizeof s->model_path, buf_str(&own));
-    buf_release(&own);
-    str_copy(s->checkpoint_id, sizeof s->checkpoint_id, c.id);
-    str_copy(s->model_id, sizeof s->model_id, c.model_id);
-    s->row_id = c.row_id;
-    if (!*s->base_model)
-        str_copy(s->base_model, sizeof s->base_model, c.base_model);
-    return rc;
-}
-
-static int take_base(struct weaver *w, struct w_sampler *s, struct refusal *r)
-{
-    struct model_row row = {0};
-    int64_t ignored;
-
-    if (w_base_find(w, s->base_model, &row, &ignored, r) < 0)
-        return -1;
-    s->row_id = row.id;
-    s->image = w_base_image(w, &row, r);
-    model_row_release(&row);
-    return s->image ? 0 : -1;
-}
-
-/* The base's own directory: a checkpoint's may go away. */
-static void fill_rest(struct weaver *w, struct w_sampler *s)
-{
-    const struct model_config *config = s->image->files->config;
-    struct model_row row = {0};
-    struct err ignored = {0};
-    const char *dir = s->image->files->dir;
-
-    if (catalogue_get(w->db, s->row_id, &row, &ignored) == 0 && row.local_path)
-        dir = row.local_path;
-    str_copy(s->tokenizer_path, sizeof s->tokenizer_path, dir);
-    model_row_release(&row);
-    s->limits = (struct w_limits){.vocab = config->vocab, .max_tokens = config->max_positions};
-}
-
 static int take_weights(struct weaver *w, struct w_sampler *s, const char *path, struct refusal *r)
 {
-    int rc = path && *path ? take_checkpoint(w, s, path, r) : take_base(w, s, r);
-
-    if (rc == 0)
-        fill_rest(w, s);
-    return rc;
+    return sampler_find(w, s, path, r) < 0 ? -1 : sampler_read(w, s, r);
 }
 
 /* Its id is no UUID, so no session can be taken for it. */
@@ -236,8 +117,8 @@ static struct w_sampler *read_row(struct weaver *w, const char *id, struct refus
     if (!s)
         return NULL;
     rc = db_query(&q, w->db, &e,
-                  "SELECT session_id, owner, base_model, model_path, model_id, created_ms"
-                  " FROM weaver_samplers WHERE id = ?",
+                  "SELECT session_id, owner, base_model, model_path, model_id, created_ms,"
+                  " checkpoint_id, row_id FROM weaver_samplers WHERE id = ?",
                   "t", id);
     if (rc == 0)
         rc = db_step(&q, &e);
@@ -249,10 +130,14 @@ static struct w_sampler *read_row(struct weaver *w, const char *id, struct refus
         db_copy_text(&q, 3, s->model_path, sizeof s->model_path);
         db_copy_text(&q, 4, s->asked_model, sizeof s->asked_model);
         s->created_ms = db_int(&q, 5);
+        db_copy_text(&q, 6, s->checkpoint_id, sizeof s->checkpoint_id);
+        s->row_id = db_int(&q, 7);
     }
     db_query_end(&q, w->db);
-    if (rc > 0)
+    if (rc > 0) {
+        sampler_fill(w, s);
         return s;
+    }
     free(s);
     if (rc < 0)
         w_refuse_err(r, &e);
@@ -283,7 +168,7 @@ struct w_sampler *w_sampler_take(struct weaver *w, const char *id, struct refusa
 
 /* ---- routes ---- */
 
-static json_t *sampler_object(const struct w_sampler *s)
+json_t *sampler_object(const struct w_sampler *s)
 {
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:s, s:o}", "id", s->id,
                      "session_id", s->session_id, "base_model", s->base_model, "model_path",
@@ -325,18 +210,26 @@ int weaver_sampler_create(struct weaver *w, struct weaver_call *c, struct refusa
     struct w_sampler *s = new_sampler(r);
     const char *path = NULL;
     struct err e = {0};
+    bool at_hand;
     int rc = -1;
 
     if (!s)
         return -1;
     if (w_session_touch(w, c->key, r) < 0 || read_body(c->body, s, &path, r) < 0 ||
-        take_weights(w, s, path, r) < 0)
+        sampler_find(w, s, path, r) < 0)
+        goto done;
+    at_hand = sampler_at_hand(w, s);
+    if (at_hand && sampler_read(w, s, r) < 0)
         goto done;
     str_copy(s->session_id, sizeof s->session_id, c->key);
     str_copy(s->owner, sizeof s->owner, c->owner);
     s->created_ms = clock_wall_ms();
     if (uuid_new(s->id, &e) < 0 || insert_row(w, s, &e) < 0) {
         w_refuse_err(r, &e);
+        goto done;
+    }
+    if (!at_hand) {
+        rc = sampler_sync(w, s, c, r);
         goto done;
     }
     keep(w, s);
@@ -361,9 +254,26 @@ int weaver_sampler_get(struct weaver *w, struct weaver_call *c, struct refusal *
     return 0;
 }
 
+static void forget(struct weaver *w, const char *id)
+{
+    struct w_sampler *held = NULL, **at;
+
+    pthread_mutex_lock(&w->lock);
+    at = find(w, id);
+    if (*at)
+        held = unlink_one(at);
+    pthread_mutex_unlock(&w->lock);
+    w_sampler_unref(held);
+}
+
+int sampler_delete_row(struct weaver *w, const char *id, struct err *e)
+{
+    return db_run(w->db, e, "DELETE FROM weaver_samplers WHERE id = ?", "t", id);
+}
+
 int weaver_sampler_delete(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
-    struct w_sampler *s = peek(w, c->key), **at, *held = NULL;
+    struct w_sampler *s = peek(w, c->key);
     struct err e = {0};
 
     if (!s)
@@ -371,15 +281,25 @@ int weaver_sampler_delete(struct weaver *w, struct weaver_call *c, struct refusa
     if (!s)
         return -1;
     w_sampler_unref(s);
-    if (db_run(w->db, &e, "DELETE FROM weaver_samplers WHERE id = ?", "t", c->key) < 0)
+    if (sampler_delete_row(w, c->key, &e) < 0)
         return w_refuse_err(r, &e);
-    pthread_mutex_lock(&w->lock);
-    at = find(w, c->key);
-    if (*at)
-        held = unlink_one(w, at);
-    pthread_mutex_unlock(&w->lock);
-    w_sampler_unref(held);
+    forget(w, c->key);
     return 0;
+}
+
+bool sampler_keep(struct weaver *w, struct w_sampler *s)
+{
+    struct refusal gone = {0};
+    struct w_sampler *row;
+
+    keep(w, s);
+    row =
+        read_row(w, s->id, &gone); /* after: whoever deletes it from now on finds it on the list */
+    if (!row)
+        forget(w, s->id);
+    w_sampler_unref(row);
+    refusal_clear(&gone);
+    return row != NULL;
 }
 
 /* ---- letting go ---- */
@@ -423,7 +343,7 @@ void w_samplers_sweep(struct weaver *w)
             pthread_mutex_lock(&w->lock);
             at = find(w, s->id);
             if (*at && s->used_ns <= before)
-                gone = unlink_one(w, at);
+                gone = unlink_one(at);
             pthread_mutex_unlock(&w->lock);
         }
         w_sampler_unref(gone);
@@ -435,5 +355,5 @@ void w_samplers_sweep(struct weaver *w)
 void w_samplers_free(struct weaver *w)
 {
     while (w->samplers)
-        w_sampler_unref(unlink_one(w, &w->samplers));
+        w_sampler_unref(unlink_one(&w->samplers));
 }

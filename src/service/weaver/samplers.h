@@ -16,8 +16,10 @@
 
 struct adapter;
 struct image;
+struct err;
 struct refusal;
 struct weaver;
+struct weaver_call;
 
 enum { SAMPLER_IDLE_MS = 600000 };
 
@@ -29,6 +31,7 @@ struct w_sampler {
     char asked_model[UUID_TEXT]; /* model_id as it was sent, "" when it was not */
     char model_id[UUID_TEXT];    /* the run whose weights these are, "" for a base */
     char checkpoint_id[UUID_TEXT];
+    struct w_ckpt ckpt; /* its row, as it was found */
     char tokenizer_path[1024];
     bool full; /* whole weights of a run: its generation can be paused */
     int64_t row_id, created_ms;
@@ -46,4 +49,20 @@ struct w_sampler *w_sampler_of_path(struct weaver *w, const char *path, struct r
 void w_sampler_unref(struct w_sampler *s); /* NULL is allowed */
 void w_samplers_sweep(struct weaver *w);
 void w_samplers_free(struct weaver *w);
+
+/* ---- between the files of samplers ---- */
+
+/* sampler_weights.c. What path (or base_model, without one) names: everything but the weights. */
+int sampler_find(struct weaver *w, struct w_sampler *s, const char *path, struct refusal *r);
+/* What follows from row_id, model_path and checkpoint_id: the run and the tokenizer. */
+void sampler_fill(struct weaver *w, struct w_sampler *s);
+bool sampler_at_hand(struct weaver *w, const struct w_sampler *s); /* nothing large is to be read */
+int sampler_read(struct weaver *w, struct w_sampler *s, struct refusal *r);
+/* Joins the list. False: its row has been deleted meanwhile. */
+bool sampler_keep(struct weaver *w, struct w_sampler *s);
+json_t *sampler_object(const struct w_sampler *s);
+int sampler_delete_row(struct weaver *w, const char *id, struct err *e);
+/* sampler_sync.c: a session whose row is there gets its weights; 201 when that is soon over, else
+ * 202 with an operation. */
+int sampler_sync(struct weaver *w, struct w_sampler *s, struct weaver_call *c, struct refusal *r);
 #endif
