@@ -107,10 +107,13 @@ static bool evict_any(struct engine *en)
     return false;
 }
 
+static bool evict_parked(struct batch *b);
+
+/* Beginnings that are kept make way first, then requests that are paused. */
 static int promise(struct batch *b, struct sequence *s, int positions, bool known)
 {
     while (promise_once(b, s, positions, known) < 0)
-        if (!evict_any(b->engine))
+        if (!evict_any(b->engine) && !evict_parked(b))
             return -1;
     return 0;
 }
@@ -233,19 +236,22 @@ static bool can_ever_fit(const struct gen *g)
     return true;
 }
 
+static void append(struct gen **list, struct gen *g)
+{
+    while (*list)
+        list = &(*list)->next;
+    *list = g;
+    g->next = NULL;
+}
+
 enum batch_answer batch_take(struct batch *b, struct gen *g)
 {
-    struct gen **at = &b->running;
-
     limit_sequences(g);
     if (!can_ever_fit(g))
         return BATCH_NEVER;
     if (start_sequence(b, &g->sequences[0]) < 0)
         return b->n_running > 0 ? BATCH_LATER : BATCH_NEVER;
-    while (*at)
-        at = &(*at)->next;
-    *at = g;
-    g->next = NULL;
+    append(&b->running, g);
     g->admitted_at = clock_mono_ns();
     meter_admitted(b->engine->meter, g);
     b->n_running++;
@@ -330,8 +336,94 @@ void batch_finish(struct batch *b)
     }
 }
 
+/* ---- paused requests ---- */
+
+static void count(struct batch *b, const struct gen *g, int change)
+{
+    b->n_running += change;
+    b->n_active += change * gen_active(g);
+}
+
+static bool is_paused(const struct gen *g)
+{
+    return atomic_load_explicit(&g->paused, memory_order_relaxed);
+}
+
+static void park(struct batch *b)
+{
+    for (struct gen **at = &b->running; *at;) {
+        struct gen *g = *at;
+
+        if (!is_paused(g)) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        count(b, g, -1);
+        append(&b->parked, g);
+        g->parked_at = clock_mono_ns();
+        engine_note_running(b->engine);
+    }
+}
+
+/* The time of the pause is neither a gap between two tokens nor time in a slot. */
+static void go_on(struct batch *b, struct gen **at)
+{
+    struct gen *g = *at;
+    int64_t now = clock_mono_ns();
+
+    *at = g->next;
+    count(b, g, 1);
+    append(&b->running, g);
+    g->admitted_at += now - g->parked_at;
+    for (int i = 0; i < g->n_started; i++)
+        g->sequences[i].token_at = now;
+    engine_note_running(b->engine);
+}
+
+static void unpark(struct batch *b)
+{
+    for (struct gen **at = &b->parked; *at;)
+        if (!is_paused(*at) && b->n_running < b->engine->config.max_running &&
+            b->n_active + gen_active(*at) <= ACTIVE_MAX)
+            go_on(b, at);
+        else
+            at = &(*at)->next;
+}
+
+static void end_parked(struct batch *b, struct gen **at, enum gen_event_kind why)
+{
+    (*at)->outcome = why;
+    count(b, *at, 1);
+    end_request(b, at);
+}
+
+/* The one that was paused last has been kept for the shortest time. */
+static bool evict_parked(struct batch *b)
+{
+    struct gen **at = &b->parked;
+
+    if (!*at)
+        return false;
+    while ((*at)->next)
+        at = &(*at)->next;
+    end_parked(b, at, GEN_EVICTED);
+    return true;
+}
+
+static void end_cancelled_parked(struct batch *b)
+{
+    for (struct gen **at = &b->parked; *at;)
+        if (atomic_load_explicit(&(*at)->cancelled, memory_order_relaxed))
+            end_parked(b, at, GEN_CANCELLED);
+        else
+            at = &(*at)->next;
+}
+
 void batch_end_all(struct batch *b, enum gen_event_kind why)
 {
+    while (b->parked)
+        end_parked(b, &b->parked, why);
     for (struct gen *g = b->running; g; g = g->next)
         g->outcome = why;
     batch_finish(b);
@@ -358,6 +450,9 @@ void batch_sweep(struct batch *b)
             end_cut_sequences(b, g);
     }
     batch_finish(b);
+    end_cancelled_parked(b);
+    park(b);
+    unpark(b);
     b->starved = false;
     for (struct gen *g = b->running; g && !b->starved; g = g->next)
         start_pending(b, g);

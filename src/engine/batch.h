@@ -24,6 +24,7 @@ struct step;
 struct batch {
     struct engine *engine;
     struct gen *running; /* oldest first */
+    struct gen *parked;  /* paused: they hold KV memory, and no slot */
     int n_running;
     int n_active; /* sequences that hold KV memory */
     bool starved; /* a running request waits for KV memory itself: nobody is admitted before it */
@@ -46,7 +47,8 @@ enum batch_answer {
 /* Takes the request (its runner, image and served record are set) and starts its first sequence. */
 enum batch_answer batch_take(struct batch *b, struct gen *g);
 
-/* Ends cancelled requests and cut sequences, and starts pending sequences. */
+/* Ends cancelled requests and cut sequences, parks paused requests and lets them go on, and starts
+ * pending sequences. */
 void batch_sweep(struct batch *b);
 void batch_end_all(struct batch *b, enum gen_event_kind why);
 

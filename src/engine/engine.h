@@ -136,6 +136,7 @@ enum gen_event_kind {
     GEN_TORN,
     GEN_HOLD_TIMEOUT,
     GEN_CANCELLED,
+    GEN_EVICTED,    /* it was paused, and its KV memory was needed by others */
     GEN_NO_MEMORY,  /* KV memory cannot hold this request */
     GEN_NON_FINITE, /* logits hold NaN or +inf */
     GEN_NO_MODEL,
@@ -222,6 +223,10 @@ struct gen_spec {
  */
 struct gen *engine_submit(struct engine *en, const struct gen_spec *spec, struct err *e);
 void gen_cancel(struct gen *g); /* any thread: looked at once per token */
+/* Any thread. While it is paused, a request with an image of its own (others: no effect) gives its
+ * slot to others and keeps what it has computed, as long as nobody needs the memory (GEN_EVICTED).
+ * It goes on where it stood when there is a slot. */
+void gen_pause(struct gen *g, bool paused);
 void gen_cut_sequence(struct gen *g,
                       int sequence); /* any thread: a stop string was found; ends with GEN_CUT */
 void gen_free(struct gen *g);

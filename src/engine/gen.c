@@ -232,6 +232,14 @@ void gen_cancel(struct gen *g)
     engine_poke(g->engine);
 }
 
+void gen_pause(struct gen *g, bool paused)
+{
+    if (!g->spec.image)
+        return; /* the resident's requests are what the gate is for */
+    atomic_store_explicit(&g->paused, paused, memory_order_relaxed);
+    engine_poke(g->engine);
+}
+
 void gen_cut_sequence(struct gen *g, int sequence)
 {
     atomic_store_explicit(&g->sequences[sequence].cut, true, memory_order_relaxed);

@@ -56,6 +56,7 @@ struct gen {
     struct engine *engine;
     struct gen *next; /* in the queue or in the batch */
     atomic_bool cancelled;
+    atomic_bool paused;
 
     struct gen_spec spec; /* prompts, bias and allowed of the caller are not used after gen_new;
                              image and adapter are counted */
@@ -72,7 +73,7 @@ struct gen {
     int32_t max_prompt;
 
     int64_t held_since; /* monotonic ns; 0: not held */
-    int64_t submitted_at, admitted_at;
+    int64_t submitted_at, admitted_at, parked_at;
     bool has_begun;          /* a token was told */
     struct runner *runner;   /* counted */
     struct image *image;     /* counted */

@@ -112,7 +112,8 @@ static struct gen **find_next(struct engine *en)
     struct gen **background = NULL, **at = &en->queue;
 
     for (; *at; at = &(*at)->next) {
-        if (en->gate != GATE_OPEN && !(*at)->spec.image)
+        if ((en->gate != GATE_OPEN && !(*at)->spec.image) ||
+            atomic_load_explicit(&(*at)->paused, memory_order_relaxed))
             continue;
         if (!(*at)->spec.background)
             return at;

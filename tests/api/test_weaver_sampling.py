@@ -386,9 +386,41 @@ def test_an_abort_gives_what_there_is_and_the_rest_waits(w, full):
 def test_other_pauses_change_no_token(w, full, mode):
     want = full.sample(extra={"num_samples": 3}, max_tokens=100, seed=4)
     ops = [w.post(full.path + "/samples", full.body(extra={"num_samples": 3}, max_tokens=100, seed=4)) for _ in range(4)]
-    control(full, "pause", {"mode": mode})
-    control(full, "continue")
+    for _ in range(3):
+        control(full, "pause", {"mode": mode})
+        control(full, "continue")
     assert [w.wait(op)["result"] for op in ops] == [want] * 4
+
+
+def computed(server):
+    page = server.get("/metrics").body.decode()
+    return [int(re.search(rf"^vllm:{name}_tokens_total\S* (\d+)$", page, re.M).group(1)) for name in ("prompt", "generation")]
+
+
+def test_what_is_paused_in_place_is_not_computed_again_and_holds_no_slot(own, w, full):
+    before = computed(own)
+    ops = [w.post(full.path + "/samples", full.body(max_tokens=150, seed=i, stop_token_ids=[])) for i in range(12)]
+    control(full, "pause", {"mode": "in_place"})
+    other = Sampler(w, base_model="tiny-llama").one(max_tokens=3, seed=1)["tokens"]
+    control(full, "continue")
+    got = [w.wait(op)["result"]["sequences"][0]["tokens"] for op in ops]
+    after = computed(own)
+    assert after[0] - before[0] == 13 * len(PROMPT) and after[1] - before[1] == sum(map(len, got)) + len(other)
+
+
+def test_one_kind_of_pause_can_follow_another(w, full):
+    want = full.one(max_tokens=150, seed=9)["tokens"]
+    op = w.post(full.path + "/samples", full.body(max_tokens=150, seed=9))
+    for mode in ("in_place", "retract", "in_place"):
+        control(full, "pause", {"mode": mode})
+    control(full, "continue")
+    assert w.wait(op)["result"]["sequences"][0]["tokens"] == want
+    op = w.post(full.path + "/samples", full.body(max_tokens=150, seed=9))
+    control(full, "pause", {"mode": "in_place"})
+    control(full, "pause", {"mode": "abort"})
+    q = w.wait(op)["result"]["sequences"][0]
+    assert q["tokens"] == want[:len(q["tokens"])] and q["stop_reason"] in ("abort", "length", "stop")
+    control(full, "continue")
 
 
 def test_only_a_full_model_can_be_paused(w, sampler, full):

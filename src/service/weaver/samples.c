@@ -86,6 +86,16 @@ static int slots(const struct weaver *w)
     return w->s->settings->max_concurrent + 2; /* the next ones wait inside the engine */
 }
 
+/* w->lock held. Paused ones left theirs. */
+static int in_slots(const struct weaver *w)
+{
+    int n = 0;
+
+    for (const struct sample_op *x = w->sampling; x; x = x->next_running)
+        n += x->pause != PAUSE_IN_PLACE;
+    return n;
+}
+
 /* Off the queue and among the running, or NULL. */
 static struct sample_op *take_next(struct weaver *w)
 {
@@ -93,7 +103,7 @@ static struct sample_op *take_next(struct weaver *w)
 
     pthread_mutex_lock(&w->lock);
     for (struct w_op **at = &w->sample_queue; *at; at = &(*at)->next_ended) {
-        if (w->samplers_running >= slots(w) || w->stopping)
+        if (in_slots(w) >= slots(w) || w->stopping)
             break;
         if (paused(w, (struct sample_op *)*at))
             continue;
@@ -148,6 +158,16 @@ static struct gen_spec spec_of(struct sample_op *x, const struct gen_prompt *pro
     return spec;
 }
 
+/* w->lock held. What the engine is to do with it now. */
+static void obey(struct sample_op *x)
+{
+    if (!x->submitted)
+        return;
+    gen_pause(x->submitted, x->pause == PAUSE_IN_PLACE);
+    if (x->pause == PAUSE_ABORT || x->pause == PAUSE_RETRACT || x->w->stopping)
+        gen_cancel(x->submitted);
+}
+
 /* A pause, or the end of the server, may have come while it was handed over. It may be over
  * already; then `ended` waits for the lock. */
 static void note_submitted(struct sample_op *x, struct gen *gen)
@@ -155,8 +175,7 @@ static void note_submitted(struct sample_op *x, struct gen *gen)
     pthread_mutex_lock(&x->w->lock);
     if (!x->over) {
         x->submitted = gen;
-        if (x->pause != NOT_PAUSED || x->w->stopping)
-            gen_cancel(gen);
+        obey(x);
     }
     pthread_mutex_unlock(&x->w->lock);
 }
@@ -240,6 +259,7 @@ static void refuse_outcome(const struct sample_op *x, struct refusal *r)
                "The weights give logits that are not finite: nothing can be sampled from them.");
         break;
     case GEN_CANCELLED:
+    case GEN_EVICTED:
     case GEN_STOPPED:
         refuse(r, REFUSAL_W_SERVER_RESTARTED, "The server is being stopped.");
         break;
@@ -285,7 +305,8 @@ static void ended(struct weaver *w, struct w_op *op)
     x->over = true;
     x->submitted = NULL;
     pause = x->pause;
-    again = x->outcome == GEN_CANCELLED && (pause == PAUSE_RETRACT || pause == PAUSE_IN_PLACE) &&
+    again = ((x->outcome == GEN_EVICTED && pause != PAUSE_ABORT) ||
+             (x->outcome == GEN_CANCELLED && pause == PAUSE_RETRACT)) &&
             !w->stopping;
     pthread_mutex_unlock(&w->lock);
     gen_free(x->gen);
@@ -406,14 +427,14 @@ static int pause_by_name(const char *name)
     return -1;
 }
 
-/* w->lock held. */
-static void cancel_running(struct weaver *w, const char *model_id, enum sample_pause mode)
+/* w->lock held. One that was cancelled stays so. */
+static void pause_running(struct weaver *w, const char *model_id, enum sample_pause mode)
 {
     for (struct sample_op *x = w->sampling; x; x = x->next_running)
-        if (strcmp(x->sampler->model_id, model_id) == 0) {
+        if (x->sampler->full && strcmp(x->sampler->model_id, model_id) == 0 &&
+            x->pause != PAUSE_ABORT && (x->pause != PAUSE_RETRACT || mode == PAUSE_ABORT)) {
             x->pause = mode;
-            if (x->submitted)
-                gen_cancel(x->submitted);
+            obey(x);
         }
 }
 
@@ -458,7 +479,7 @@ int weaver_pause(struct weaver *w, struct weaver_call *c, struct refusal *r)
         *at = fresh;
         fresh = NULL;
     }
-    cancel_running(w, s->model_id, (enum sample_pause)how);
+    pause_running(w, s->model_id, (enum sample_pause)how);
     if (how == PAUSE_ABORT)
         queued = take_queued(w, s->model_id);
     pthread_mutex_unlock(&w->lock);
@@ -481,6 +502,7 @@ int weaver_continue(struct weaver *w, struct weaver_call *c, struct refusal *r)
     gone = *at;
     if (gone)
         *at = gone->next;
+    pause_running(w, s->model_id, NOT_PAUSED);
     pthread_mutex_unlock(&w->lock);
     free(gone);
     w_sampler_unref(s);

@@ -3,9 +3,10 @@
  *
  * An operation waits in w->sample_queue until one of the slots is free and its model is not paused,
  * then the engine generates; events are gathered on the engine thread, and the finisher writes the
- * answer. A pause that is not an abort puts a running one back: it begins again when the model goes
- * on, and since sampling is a pure function of (seed, sample, position) it ends with the same
- * tokens. */
+ * answer. A pause in place leaves a running one in the engine, with what it has computed but
+ * without a slot; retract puts it back. That one, and one whose memory was needed meanwhile, begins
+ * again when the model goes on, and since sampling is a pure function of (seed, sample, position)
+ * it ends with the same tokens. */
 #ifndef SERVICE_WEAVER_SAMPLES_H
 #define SERVICE_WEAVER_SAMPLES_H
 
