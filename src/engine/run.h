@@ -26,7 +26,7 @@ struct run_settings {
     enum train_mode mode;
     struct lora_settings lora;
     bool master_forward;
-    size_t activation_bytes; /* budget of a pass; 0: what CAIRN_TRAIN_MB or the machine leaves */
+    size_t activation_bytes; /* budget of a pass; 0: a third of what the machine leaves */
 };
 
 /* base: counted by the run. Full fine-tuning copies it. Any thread; may take seconds (memory).

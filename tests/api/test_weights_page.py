@@ -23,7 +23,7 @@ def table(name):
     return [(ident, sentence, tests.split(" ")) for ident, sentence, tests in rows]
 
 
-@pytest.mark.parametrize("which,least", [("weights_page.tsv", 100), ("cases.tsv", 10)])
+@pytest.mark.parametrize("which,least", [("weights_page.tsv", 100), ("weaver_page.tsv", 50), ("cases.tsv", 10)])
 def test_every_sentence_names_tests_that_are_there(which, least):
     known = {}
     for ident, sentence, tests in table(which):

@@ -363,7 +363,8 @@ int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct 
                                       .mlp = run->shape.mlp,
                                       .unembed = run->shape.unembed,
                                       .seed = run->seed},
-                             .master_forward = w->s->settings->master_forward};
+                             .master_forward = w->s->settings->master_forward,
+                             .activation_bytes = (size_t)w->s->settings->train_mb << 20};
     const struct model_config *config = base->files->config;
     struct err e = {0};
 

@@ -1,0 +1,161 @@
+"""Sentences of the page on saving and loading, and of the contract of the training API, that no other test names; every code of
+this face is met by a test. The table: tests/weaver_page.tsv."""
+import re
+import time
+import uuid
+
+import pytest
+from conftest import MODELS, ROOT
+from weaver_http import ENV, Run, Weaver, datum, error
+
+# Only met where the machine fails, with the reason.
+OUT_OF_REACH = {
+    "internal_error": "a fault of the server",
+    "busy": "a repeated request whose first is still worked on after half a minute",
+    "insufficient_storage": "a full disk: a save that cannot write is test_a_full_disk_fails_the_save_and_leaves_no_row",
+}
+
+
+def test_every_code_of_the_training_face_is_met_by_a_test():
+    codes = re.findall(r'^WEAVER\(\w+, "(\w+)"', (ROOT / "src/service/refusals.tbl").read_text(), re.M)
+    text = "\n".join(f.read_text() for f in (ROOT / "tests/api").glob("test_weaver_*.py"))
+    text = text.replace(text[text.index("OUT_OF_REACH = {"):text.index("}", text.index("OUT_OF_REACH = {"))], "")
+    met = {code for code in codes if f'"{code}"' in text}
+    assert len(codes) > 40 and set(codes) - met == set(OUT_OF_REACH)
+
+
+@pytest.fixture(scope="module")
+def own(make_server):
+    server = make_server(ENV, model=None)
+    for name in ("tiny-llama", "tiny-qwen2"):
+        server.register(MODELS / name)
+    return server
+
+
+@pytest.fixture(scope="module")
+def w(own):
+    return Weaver(own).connect()
+
+
+@pytest.fixture
+def run(w):
+    run = Run(w, lora_config={"rank": 4, "seed": 3})
+    yield run
+    w.post(run.path + "/terminate")
+
+
+def blocked(run):
+    """A pass whose predecessor does not come: what is sent now waits behind it for two seconds."""
+    body = run.forward_body()
+    body["payload"]["seq_id"] = 5000
+    return run.w.post(run.path + "/forward-passes", body, 202)
+
+
+# ---- the page ----
+
+def test_a_save_that_does_not_wait_is_listed_as_pending_and_cannot_be_loaded_yet(w, run):
+    first = blocked(run)
+    handle = w.post(run.path + "/checkpoints", {"type": "weight", "name": "step-100"}, 202)
+    assert handle["status"] == "pending" and handle["type"] == "save_checkpoint"
+    c = run.checkpoints()[0]
+    assert (c["status"], c["name"], c["path"]) == ("pending", "step-100", f"weaver://{run.id}/checkpoints/step-100")
+    other = Run(w, lora_config={"rank": 4, "seed": 3})
+    for route, body in ((other.path + "/load", {"path": c["path"]}), (f"/sessions/{w.session}/sampling-sessions", {"model_path": c["path"]}),
+                        (f"/checkpoints/{c['id']}/export", {})):
+        assert error(w.call("POST", route, body), 409, "checkpoint_not_ready")["retryable"] is True
+    w.wait(first)
+    assert w.wait(handle)["status"] == "completed" and run.checkpoints()[0]["status"] == "completed"
+    assert other.load(c["path"])["checkpoint_id"] == c["id"]
+
+
+def test_a_checkpoint_that_a_load_waits_for_is_not_removed(w, run):
+    c = run.save(name="used")
+    blocked(run)
+    load = w.post(run.path + "/load", {"path": c["path"]}, 202)
+    assert error(w.call("DELETE", f"/checkpoints/{c['id']}"), 409, "checkpoint_in_use")["retryable"] is True
+    assert w.wait(load)["checkpoint_id"] == c["id"]
+    assert w.call("DELETE", f"/checkpoints/{c['id']}").status == 204
+
+
+def test_a_load_that_waits_longer_than_the_lifetime_ends_normally(w, run):
+    """It was accepted before the end, and what an operation reads is kept."""
+    c = run.save(name="short", ttl_seconds=1)
+    blocked(run)
+    load = w.post(run.path + "/load", {"path": c["path"]}, 202)
+    end = w.get(f"/operations/{load['id']}")
+    while end["status"] in ("pending", "running"):
+        end = w.get(f"/operations/{load['id']}")
+    assert end["status"] == "done" or end["error"] == "checkpoint_expired", end
+    error(w.call("POST", run.path + "/load", {"path": c["path"]}), 410, "checkpoint_expired")
+
+
+def test_fields_of_a_checkpoint(w, run):
+    before = time.time()
+    c = run.save(name="Final model (best)", ttl_seconds=7200)
+    assert str(uuid.UUID(c["id"])) == c["id"] and c["path"] == f"weaver://{run.id}/checkpoints/Final-model-best"
+    assert c["name"] == "Final model (best)" and c["checkpoint_type"] == c["type"] == "weight" and c["status"] == "completed"
+    stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
+    assert c["ttl_seconds"] == 7200 and re.fullmatch(stamp, c["created_at"]) and re.fullmatch(stamp, c["expires_at"])
+    assert (c["train_attn"], c["train_mlp"], c["train_unembed"]) == (True, True, True) and c["model_id"] == run.id
+    full = Run(w, training_mode="full_ft").save()
+    assert (full["train_attn"], full["train_mlp"], full["train_unembed"], full["expires_at"]) == (None,) * 4
+    assert full["path"].endswith("/checkpoints/ckpt-000001") and full["name"] is None and before < time.time()
+
+
+def test_the_same_name_in_both_ways_gives_two_paths_and_nothing_is_overwritten(w, run):
+    assert run.export(path="step-100") == f"weaver://{run.id}/checkpoints/sampler-step-100"
+    assert [run.save(name="step-100")["path"].rsplit("/", 1)[1] for _ in range(3)] == ["step-100", "step-100-2", "step-100-3"]
+    assert run.export(path="step-100").endswith("/sampler-step-100-2")
+
+
+def test_a_lifetime_is_a_whole_number_of_seconds_up_to_ten_years(w, run):
+    c = run.save()
+    for ttl in (0, -1, 1.5, "3600", True, 315360001, [1]):
+        error(w.call("PATCH", run.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": ttl}), 400, "invalid_ttl")
+        for route in ("/checkpoints", "/export-sampler", "/export-hf"):
+            error(w.call("POST", run.path + route, {"type": "weight", "ttl_seconds": ttl}), 400, "invalid_ttl")
+    assert w.call("PATCH", run.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": 315360000}).status == 200
+    error(w.call("PATCH", run.path + "/checkpoints/ttl", {"path": f"weaver://{run.id}/checkpoints/none", "ttl_seconds": 5}), 404,
+          "checkpoint_not_found")
+
+
+def test_a_checkpoint_of_another_run_of_another_base_is_refused(w, run):
+    c = Run(w, "tiny-qwen2", lora_config={"rank": 4, "seed": 3}).save()
+    refused = error(w.call("POST", run.path + "/load", {"path": c["path"]}), 409, "checkpoint_incompatible")
+    assert refused["details"]["differs"] == "base model"
+
+
+# ---- operations that fail ----
+
+def test_weights_that_are_not_finite_any_more_fail_the_pass_and_the_run_can_be_mended(w):
+    run = Run(w, training_mode="full_ft")
+    c = run.save()
+    want = run.logprobs()
+    run.backward()
+    run.step(1e38)
+    end = w.wait(w.post(run.path + "/forward-backward-passes", run.backward_body()), "error")
+    assert end["error"] == end["error_code"] == "training_failed" and end["retryable"] is False
+    assert end["error_details"]["operation_id"] == end["id"] and end["error_message"] and "response" not in end
+    run.load(c["path"])
+    assert run.logprobs() == want
+
+
+def test_what_does_not_fit_into_the_memory_is_refused_before_anything_is_read(make_server):
+    server = make_server({**ENV, "CAIRN_TRAIN_MB": "1"}, model=None)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    run = Run(w, lora_config={"rank": 4})
+    end = w.wait(w.post(run.path + "/forward-backward-passes", run.backward_body([datum(i, 500) for i in range(8)])), "error")
+    assert end["error"] == "out_of_memory" and end["retryable"] is True
+    assert run.step()["metrics"]["skipped"] == 1, "no gradient was added"
+
+
+def test_an_address_says_what_is_wrong_with_it(w, run):
+    artifact = w.run(f"/checkpoints/{run.save()['id']}/export", {})
+    f = w.get(f"/artifacts/{artifact['id']}/download")["files"][0]
+    path = "/" + f["url"].split("/", 3)[3]
+    bare = Weaver(w.server, key=None)
+    call = lambda p, **headers: bare.server.call("GET", p, headers=headers)
+    assert call(path).status == 200
+    error(call(path[:-2]), 403, "link_expired")
+    error(call(path, Range=f"bytes={f['size']}-"), 416, "range_not_satisfiable")
