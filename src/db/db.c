@@ -212,6 +212,14 @@ void db_abort(struct db *d)
     db_unlock(d);
 }
 
+int db_end(struct db *d, int rc, struct err *e)
+{
+    if (rc >= 0)
+        return db_commit(d, e) < 0 ? -1 : rc;
+    db_abort(d);
+    return -1;
+}
+
 int db_prepare(struct db_stmt *q, struct db *d, const char *sql, struct err *e)
 {
     int rc;

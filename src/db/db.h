@@ -35,6 +35,8 @@ void db_unlock(struct db *d);
 int db_begin(struct db *d, struct err *e);
 int db_commit(struct db *d, struct err *e); /* rolls back when the commit fails */
 void db_abort(struct db *d);
+/* One of the two, as rc says: rc where it is at least 0 and the commit works, else -1. */
+int db_end(struct db *d, int rc, struct err *e);
 
 /* One statement. Bind from the left, then step; a failed bind is reported by the step.
  *     struct db_stmt q = {0};

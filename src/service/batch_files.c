@@ -124,11 +124,7 @@ static int insert_alone(struct batch_files *f, const struct file_row *row, struc
 {
     if (db_begin(f->db, e) < 0)
         return -1;
-    if (batch_files_insert(f->db, row, e) < 0) {
-        db_abort(f->db);
-        return -1;
-    }
-    return db_commit(f->db, e);
+    return db_end(f->db, batch_files_insert(f->db, row, e), e);
 }
 
 static int store(struct batch_files *f, const char *data, size_t len, struct file_row *row,
@@ -313,10 +309,7 @@ int batch_files_prune(struct batch_files *f, struct err *e)
         return -1;
     rc = batch_files_expire_locked(
         f->db, now, now - (int64_t)f->settings->batch_retention_days * DAY_S, &ids, &n, e);
-    if (rc < 0)
-        db_abort(f->db);
-    else
-        rc = db_commit(f->db, e);
+    rc = db_end(f->db, rc, e);
     for (int i = 0; rc == 0 && i < n; i++)
         unlinkat(f->dir, ids[i], 0);
     free(ids);

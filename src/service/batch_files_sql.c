@@ -8,7 +8,6 @@
 #include "service/batch_files_impl.h"
 
 #define COLUMNS "seq, id, filename, purpose, status, bytes, sha256, created_s, expires_s"
-#define OPEN    "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
 
 static const char *const status_names[] = {
     [FILE_PROCESSED] = "processed",
@@ -122,8 +121,8 @@ static int ask(struct db *d, const char *sql, const char *text, char *out, size_
 
 int batch_files_user_locked(struct db *d, const char *id, char user[BATCH_ID_MAX], struct err *e)
 {
-    return ask(d, "SELECT id FROM batches WHERE input_file_id = ? AND " OPEN " LIMIT 1", id, user,
-               BATCH_ID_MAX, e);
+    return ask(d, "SELECT id FROM batches WHERE input_file_id = ? AND " BATCH_OPEN " LIMIT 1", id,
+               user, BATCH_ID_MAX, e);
 }
 
 int batch_files_end_locked(struct db *d, const char *id, enum file_status status, int64_t now,
@@ -179,7 +178,7 @@ int batch_files_expire_locked(struct db *d, int64_t now, int64_t oldest, char (*
 
     if (db_prepare(&q, d,
                    "SELECT id FROM files WHERE status = 'processed' AND expires_s <= ? AND id NOT "
-                   "IN (SELECT input_file_id FROM batches WHERE " OPEN ")",
+                   "IN (SELECT input_file_id FROM batches WHERE " BATCH_OPEN ")",
                    e) < 0)
         return -1;
     db_bind_int(&q, now);
@@ -196,8 +195,9 @@ int batch_files_expire_locked(struct db *d, int64_t now, int64_t oldest, char (*
 
 int batch_files_wanted_locked(struct db *d, const char *id, bool partial, struct err *e)
 {
-    int rc = ask(d, "SELECT id FROM batches WHERE ?1 IN (output_file_id, error_file_id) AND " OPEN,
-                 id, NULL, 0, e);
+    int rc =
+        ask(d, "SELECT id FROM batches WHERE ?1 IN (output_file_id, error_file_id) AND " BATCH_OPEN,
+            id, NULL, 0, e);
 
     if (rc != 0 || partial)
         return rc;

@@ -15,7 +15,6 @@
     "error_file_id, total, completed, failed, next_offset, next_line, output_bytes, "         \
     "error_bytes, created_s, in_progress_s, expires_s, finalizing_s, completed_s, failed_s, " \
     "expired_s, cancelling_s, cancelled_s"
-#define OPEN "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
 
 enum { FIRST_TIME = 23 };
 
@@ -174,7 +173,7 @@ int batch_rows_page(struct db *d, int64_t seq, int limit, struct batch_row **row
 int batch_rows_open(struct db *d, struct batch_row **rows, int *n, struct err *e)
 {
     return list(d,
-                "SELECT " COLUMNS " FROM batches WHERE " OPEN " AND seq > ?1 ORDER BY seq "
+                "SELECT " COLUMNS " FROM batches WHERE " BATCH_OPEN " AND seq > ?1 ORDER BY seq "
                 "LIMIT ?2",
                 0, INT32_MAX, rows, n, e);
 }
@@ -238,18 +237,9 @@ static int insert_locked(struct db *d, struct batch_row *row, struct err *e)
     return rc;
 }
 
-/* Ends a transaction as rc says. */
-static int settle(struct db *d, int rc, struct err *e)
-{
-    if (rc >= 0)
-        return db_commit(d, e) < 0 ? -1 : rc;
-    db_abort(d);
-    return -1;
-}
-
 int batch_rows_insert(struct db *d, struct batch_row *row, struct err *e)
 {
-    return db_begin(d, e) < 0 ? -1 : settle(d, insert_locked(d, row, e), e);
+    return db_begin(d, e) < 0 ? -1 : db_end(d, insert_locked(d, row, e), e);
 }
 
 int batch_rows_cancel(struct db *d, const char *id, int64_t now, struct err *e)
@@ -269,7 +259,7 @@ int batch_rows_cancel(struct db *d, const char *id, int64_t now, struct err *e)
         rc = db_step(&q, e);
     }
     db_finish(&q);
-    return settle(d, rc < 0 ? -1 : (int)db_changes(d), e);
+    return db_end(d, rc < 0 ? -1 : (int)db_changes(d), e);
 }
 
 static int update_locked(struct db *d, const struct batch_row *row, enum batch_status from,
@@ -311,7 +301,7 @@ static int update_locked(struct db *d, const struct batch_row *row, enum batch_s
 int batch_rows_update(struct db *d, const struct batch_row *row, enum batch_status from,
                       struct err *e)
 {
-    return db_begin(d, e) < 0 ? -1 : settle(d, update_locked(d, row, from, e), e);
+    return db_begin(d, e) < 0 ? -1 : db_end(d, update_locked(d, row, from, e), e);
 }
 
 int batch_rows_record(struct db *d, const struct batch_row *row, struct err *e)
@@ -341,7 +331,7 @@ static int forget_bad_locked(struct db *d, int64_t seq, struct err *e)
 
 int batch_rows_forget_bad(struct db *d, int64_t seq, struct err *e)
 {
-    return db_begin(d, e) < 0 ? -1 : settle(d, forget_bad_locked(d, seq, e), e);
+    return db_begin(d, e) < 0 ? -1 : db_end(d, forget_bad_locked(d, seq, e), e);
 }
 
 static int add_bad_locked(struct db *d, int64_t seq, const struct bad_line *one, struct err *e)
@@ -369,7 +359,7 @@ int batch_rows_add_bad(struct db *d, int64_t seq, const struct bad_line *lines, 
         return -1;
     for (int i = 0; rc == 0 && i < n; i++)
         rc = add_bad_locked(d, seq, &lines[i], e);
-    return settle(d, rc, e);
+    return db_end(d, rc, e);
 }
 
 int batch_rows_find_bad(struct db *d, int64_t seq, int64_t line, struct buf *out, struct err *e)
@@ -417,5 +407,5 @@ static int end_locked(struct db *d, const struct batch_row *row, enum batch_stat
 int batch_rows_end(struct db *d, const struct batch_row *row, enum batch_status from,
                    const struct file_row *files, int n_files, struct err *e)
 {
-    return db_begin(d, e) < 0 ? -1 : settle(d, end_locked(d, row, from, files, n_files, e), e);
+    return db_begin(d, e) < 0 ? -1 : db_end(d, end_locked(d, row, from, files, n_files, e), e);
 }

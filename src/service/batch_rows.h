@@ -19,6 +19,9 @@ struct err;
 
 enum { BATCH_ID_MAX = 32, BATCH_ENDPOINT_MAX = 32 }; /* with NUL */
 
+/* SQL: it has not ended. */
+#define BATCH_OPEN "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+
 enum batch_status {
     BATCH_VALIDATING,
     BATCH_IN_PROGRESS,

@@ -30,8 +30,8 @@ static bool end(struct batches *b, struct batch_row *row, enum batch_status to, 
 /* Validation that still waits when its time is over has no line to answer for. */
 static bool expire_unvalidated(struct batches *b, struct batch_row *row)
 {
-    json_t *why = json_pack("{s:s, s:n, s:s, s:n}", "code", "batch_expired", "line", "message",
-                            "The batch could not be validated before it expired.", "param");
+    json_t *why = batch_error("batch_expired", json_null(),
+                              "The batch could not be validated before it expired.", NULL);
 
     return batch_fail(b, row, why, NULL) == 0;
 }

@@ -63,15 +63,6 @@ int check_promoted(void *ctx, struct refusal *r)
     return 0;
 }
 
-static int read_weights(void *arg, void *to, size_t offset, size_t n, struct err *e)
-{
-    const struct weights *w = arg;
-
-    (void)e;
-    memcpy(to, w->base + offset, n);
-    return 0;
-}
-
 static int merge(struct promotion *p, struct refusal *r)
 {
     size_t bytes = p->source->image->weights->bytes;
@@ -95,7 +86,7 @@ static int promote(struct promotion *p, struct refusal *r)
     if (refusal_walk(promote_rules, p, r) < 0 || merge(p, r) < 0)
         return -1;
     w = p->merged.weights ? p->merged.weights : p->source->image->weights;
-    p->save.source = (struct ckpt_source){(int64_t)w->bytes, read_weights, w};
+    p->save.source = ckpt_source_memory(w->base, w->bytes);
     p->save.created_ms = clock_wall_ms();
     p->save.pause_end_ns = clock_mono_ns();
     p->save.parent_match = json_is_null(json_object_get(p->save.manifest, "parent"));

@@ -270,15 +270,6 @@ int catalogue_insert_locked(struct db *d, struct model_row *row, struct err *e)
     return rc;
 }
 
-/* Ends a transaction that db_begin opened. */
-int catalogue_end(struct db *d, int rc, struct err *e)
-{
-    if (rc == 0)
-        return db_commit(d, e);
-    db_abort(d);
-    return -1;
-}
-
 static const char *clash_word(enum catalogue_clash c)
 {
     return c == CATALOGUE_SAME_NAME   ? "name"
@@ -304,7 +295,7 @@ int catalogue_add(struct db *d, struct model_row *row, enum catalogue_clash *cla
         *clash = own;
     if (other)
         *other = id;
-    return catalogue_end(d, rc, e);
+    return db_end(d, rc, e);
 }
 
 /* Runs q, which changes the row `id`; finishes it. */
@@ -330,7 +321,7 @@ static int delete_row(struct db *d, const char *sql, int64_t id, struct err *e)
         db_bind_int(&q, id);
         rc = catalogue_change_locked(d, &q, id, e);
     }
-    return catalogue_end(d, rc, e);
+    return db_end(d, rc, e);
 }
 
 int catalogue_delete(struct db *d, int64_t id, struct err *e)
@@ -366,7 +357,7 @@ int catalogue_set_status(struct db *d, int64_t id, enum model_status status,
         db_bind_int(&q, id);
         rc = catalogue_change_locked(d, &q, id, e);
     }
-    return catalogue_end(d, rc, e);
+    return db_end(d, rc, e);
 }
 
 int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e)
@@ -383,7 +374,7 @@ int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e)
         db_bind_int(&q, id);
         rc = catalogue_change_locked(d, &q, id, e);
     }
-    return catalogue_end(d, rc, e);
+    return db_end(d, rc, e);
 }
 
 int catalogue_set_facts(struct db *d, const struct model_row *row, struct err *e)
@@ -408,5 +399,5 @@ int catalogue_set_facts(struct db *d, const struct model_row *row, struct err *e
         db_bind_int(&q, row->id);
         rc = catalogue_change_locked(d, &q, row->id, e);
     }
-    return catalogue_end(d, rc, e);
+    return db_end(d, rc, e);
 }

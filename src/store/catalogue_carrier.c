@@ -81,7 +81,7 @@ int catalogue_carrier(struct db *d, const char *name, const char *real_path, int
     *ordinary = false;
     if (db_begin(d, e) < 0)
         return -1;
-    return catalogue_end(d, carrier_locked(d, name, real_path, id, ordinary, e), e);
+    return db_end(d, carrier_locked(d, name, real_path, id, ordinary, e), e);
 }
 
 /* ---- start-up ---- */
@@ -112,7 +112,7 @@ int catalogue_start(struct db *d, struct err *e)
                      "UPDATE models SET status = 'error', error_message = "
                      "'the server stopped during the download' WHERE status = 'downloading'",
                      e);
-    rc = catalogue_end(d, rc, e);
+    rc = db_end(d, rc, e);
     if (rc == 0)
         rc = catalogue_list(d, &rows, &n, e);
     for (int i = 0; rc == 0 && i < n; i++)

@@ -19,6 +19,4 @@ int catalogue_find_id_locked(struct db *d, const char *sql, const char *a, const
 int catalogue_insert_locked(struct db *d, struct model_row *row, struct err *e);
 /* Runs q, which changes the row `id`, and finishes it; ERR_NOT_FOUND when it changed none. */
 int catalogue_change_locked(struct db *d, struct db_stmt *q, int64_t id, struct err *e);
-/* Ends a transaction that db_begin opened: commits when rc is 0. */
-int catalogue_end(struct db *d, int rc, struct err *e);
 #endif

@@ -33,6 +33,20 @@ struct job {
 
 static const char latest_link[] = "latest";
 
+/* ---- memory as a source ---- */
+
+static int read_memory(void *arg, void *to, size_t offset, size_t n, struct err *e)
+{
+    (void)e;
+    memcpy(to, (const char *)arg + offset, n);
+    return 0;
+}
+
+struct ckpt_source ckpt_source_memory(const void *bytes, size_t n)
+{
+    return (struct ckpt_source){(int64_t)n, read_memory, (void *)(uintptr_t)bytes};
+}
+
 /* ---- names of temporary entries ---- */
 
 static void read_boot_id(char out[9])

@@ -55,6 +55,8 @@ struct ckpt_source {
     int (*read)(void *arg, void *to, size_t offset, size_t n, struct err *e);
     void *arg;
 };
+/* Of memory that stays as it is until publish returns; borrowed. */
+struct ckpt_source ckpt_source_memory(const void *bytes, size_t n);
 
 struct publish_file {
     const char *name; /* one path segment */

@@ -216,11 +216,7 @@ int w_ckpt_insert(struct weaver *w, struct w_ckpt *c, bool exported, struct refu
         ckpt_slug(c->has_name ? c->name : NULL, exported, counter, c->slug);
         rc = free_slug(w->db, c, &e) < 0 || w_ckpt_insert_row(w->db, c, &e) < 0 ? -1 : 0;
     }
-    if (rc < 0)
-        db_abort(w->db);
-    else
-        rc = db_commit(w->db, &e);
-    return rc < 0 ? w_refuse_err(r, &e) : 0;
+    return db_end(w->db, rc, &e) < 0 ? w_refuse_err(r, &e) : 0;
 }
 
 int w_ckpt_complete(struct weaver *w, struct w_ckpt *c, struct err *e)

@@ -37,16 +37,7 @@ struct writing {
     struct core_loan loan; /* while the files are hashed */
 };
 
-/* ---- sources ---- */
-
-static int read_image(void *arg, void *to, size_t offset, size_t n, struct err *e)
-{
-    const struct image *im = arg;
-
-    (void)e;
-    memcpy(to, im->weights->base + offset, n);
-    return 0;
-}
+/* ---- files ---- */
 
 static void add_file(struct writing *x, const char *name, const void *bytes, size_t n)
 {
@@ -235,7 +226,7 @@ static int publish_files(struct writing *x, struct err *e)
     struct publish_result out;
 
     if (full)
-        req.weights = (struct ckpt_source){(int64_t)v->image->weights->bytes, read_image, v->image};
+        req.weights = ckpt_source_memory(v->image->weights->base, v->image->weights->bytes);
     else
         req.weights =
             (struct ckpt_source){adapter_file_bytes(x->adapter), adapter_file_read, x->adapter};

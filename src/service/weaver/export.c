@@ -115,15 +115,6 @@ done:
 
 /* ---- a merged model ---- */
 
-static int read_weights(void *arg, void *to, size_t offset, size_t n, struct err *e)
-{
-    const struct weights *w = arg;
-
-    (void)e;
-    memcpy(to, w->base + offset, n);
-    return 0;
-}
-
 static int companions_of(const struct merged *m, const struct image *base,
                          struct publish_file files[FILES_MAX])
 {
@@ -149,7 +140,7 @@ static int publish_merged(struct weaver *w, const struct merged *m, const struct
                               .run_dir = folder,
                               .final_name = id,
                               .weights_name = "model.safetensors",
-                              .weights = {(int64_t)m->weights->bytes, read_weights, m->weights},
+                              .weights = ckpt_source_memory(m->weights->base, m->weights->bytes),
                               .files = files,
                               .n_files = companions_of(m, base, files)};
     struct publish_result out;

@@ -224,12 +224,10 @@ static int insert_metrics(struct weaver *w, const char *session, const json_t *l
     if (db_begin(w->ops, e) < 0)
         return -1;
     json_array_foreach ((json_t *)list, i, m) {
-        if (insert_metric(w->ops, session, m, e) < 0) {
-            db_abort(w->ops);
-            return -1;
-        }
+        if (insert_metric(w->ops, session, m, e) < 0)
+            return db_end(w->ops, -1, e);
     }
-    return db_commit(w->ops, e);
+    return db_end(w->ops, 0, e);
 }
 
 int weaver_session_metrics(struct weaver *w, struct weaver_call *c, struct refusal *r)
