@@ -51,7 +51,7 @@ def test_the_step_after_a_load_shows_whether_the_optimizer_was_restored(own, w, 
     restored.train(1, 1e-3)
     weights_alone.load(c["path"])
     weights_alone.train(1, 1e-3)
-    assert hashes(own, restored) == a and len(a) == 2
+    assert hashes(own, restored) == a and len(a) == (3 if mode == "full_ft" else 2), "weights, moments, masters"
     b = hashes(own, weights_alone)
     assert all(b[name] != a[name] for name in a)
 
