@@ -84,13 +84,15 @@ struct newer {
     const struct w_artifact *artifact;
 };
 
+/* Of two that are made at once neither may take the other away. */
 static int bury_older(void *arg, const struct w_artifact *a)
 {
     const struct newer *n = arg;
+    const struct w_artifact *b = n->artifact;
+    bool older = a->created_ms < b->created_ms ||
+                 (a->created_ms == b->created_ms && strcmp(a->id, b->id) < 0);
 
-    if (strcmp(a->id, n->artifact->id) == 0 || strcmp(a->kind, n->artifact->kind) != 0)
-        return 0;
-    return bury(n->w, a);
+    return older && strcmp(a->kind, b->kind) == 0 ? bury(n->w, a) : 0;
 }
 
 /* A checkpoint has one export of a kind: a forced one takes the place of what was there. */
