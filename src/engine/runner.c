@@ -22,7 +22,7 @@ enum {
     CHUNK_TOLD_BY = 8, /* fewer rows say little of what a row adds */
     CHUNK_UNKNOWN = 32,
     CHUNK_ALONE_UNKNOWN = 128,
-    CHUNK_MIN = 16,
+    CHUNK_MIN = 8,
     CHUNK_BUSY_MAX = 128,
     CHUNK_ALONE_MIN = 64,
 };

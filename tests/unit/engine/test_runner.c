@@ -56,7 +56,7 @@ static void a_chunk_stays_within_its_bounds(void **state)
     (void)state;
     assert_int_equal(step_clock_chunk(&fast, true), 128);
     assert_int_equal(step_clock_chunk(&fast, false), FORWARD_ROWS_MAX);
-    assert_int_equal(step_clock_chunk(&slow, true), 16);
+    assert_int_equal(step_clock_chunk(&slow, true), 8);
     assert_int_equal(step_clock_chunk(&slow, false), 64);
     assert_int_equal(step_clock_chunk(&unknown, true), 32);
     assert_int_equal(step_clock_chunk(&unknown, false), 128);
