@@ -14,6 +14,17 @@ extern const struct kernels_back kernels_back_bf16;
 
 void chain_bf16(const struct chain *p, void *scratch);
 
+/* The next tile's part of C, at most CHAIN_TILE_ROWS of `rows` rows: gradients of weights come from
+ * memory, and the CPU's own prefetcher does not see rows that lie far apart. */
+static inline void chain_fetch_c(const float *c, ptrdiff_t ldc, int rows, int cols)
+{
+    enum { CHAIN_TILE_ROWS = 6, LINE_FLOATS = 16 };
+
+    for (int r = 0; r < rows && r < CHAIN_TILE_ROWS; r++, c += ldc)
+        for (int i = 0; i < cols; i += LINE_FLOATS)
+            __builtin_prefetch(c + i, 1, 3);
+}
+
 /* Two steps, or one and nothing. */
 struct chain_pair {
     int t;

@@ -191,8 +191,10 @@ static void chain_panel(const struct chain *p, const struct packed *k, int i0, i
 
     for (int i = 0; i < rows; i += ROWS) {
         int R = rows - i < ROWS ? rows - i : ROWS;
+        float *c = p->c + (i0 + i) * p->ldc + j;
 
-        chain_tiles[R - 1](p->c + (i0 + i) * p->ldc + j, p->ldc, k, k->a + i * k->a_row, cols);
+        chain_fetch_c(c + R * p->ldc, p->ldc, rows - i - R, cols);
+        chain_tiles[R - 1](c, p->ldc, k, k->a + i * k->a_row, cols);
     }
 }
 

@@ -167,6 +167,7 @@ static void chain_panel(const struct chain *p, const struct packed *k, int i0, i
         int R = rows - i < CHAIN_ROWS ? rows - i : CHAIN_ROWS;
         float *c = p->c + (i0 + i) * p->ldc + j;
 
+        chain_fetch_c(c + R * p->ldc, p->ldc, rows - i - R, cols);
         for (int col = 0; col < cols; col += CHAIN_COLS * LANES)
             chain_tiles[R - 1]((cols - col + LANES - 1) / LANES, c + col, p->ldc, k, a, k->b + col,
                                cols - col);

@@ -3,12 +3,12 @@
 #include <string.h>
 
 enum {
-    /* A block keeps a panel of B and its rows of A in the second cache; 256 rows pay for copying
-     * the panel, 576 columns for copying A. */
+    /* A block keeps a panel of B and its rows of A in the second cache; 256 rows, or 192 whose A is
+     * copied, pay for copying the panel, 576 columns for copying A. */
     TALL = 256,
-    NARROW = 192,
+    NARROW = 384,
     WIDE = 576,
-    FEW = 96,
+    FEW = 192,
     PANEL = 64, /* columns that the kernels copy together */
     LEAST = 64,
     TILE = 6, /* rows of the kernels' tiles */

@@ -29,7 +29,7 @@ static size_t cut_workers(struct pass *p, char *base)
         w->s = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);
         w->ds = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);
         w->sin = cutter_rows(&c, 1, 1, p->config.head_dim);
-        w->lora = cutter_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
+        w->lora = cutter_rows(&c, 1, HEAD_PART_ROWS, HEAD_PART_OUTS);
     }
     return c.used;
 }
@@ -176,6 +176,7 @@ static bool is_waiting(const struct pass *p)
 enum pass_state pass_run(struct pass *p, int64_t deadline_ns)
 {
     p->deadline = deadline_ns;
+    p->slice = deadline_ns ? deadline_ns - clock_mono_ns() : 0;
     while (!is_waiting(p)) {
         if (p->stage == STAGE_FORWARD)
             forward_step(p);

@@ -5,7 +5,8 @@
 #include "model/model.h"
 #include "train/pass_impl.h"
 
-enum { ITEM_PRODUCTS = 100 * 1000 * 1000 }; /* of a chain item in a slice: about 2 ms */
+/* Of a chain item for each millisecond of a slice: it takes about a third of the slice. */
+enum { ITEM_PRODUCTS = 20 * 1000 * 1000 };
 
 const struct layer *layer_at_hand(const struct pass *p)
 {
@@ -32,14 +33,47 @@ static void batch_item(void *arg, int item, int worker)
     b->fn(b->arg, b->first + item, worker);
 }
 
+/* Where the pace of the operation at hand is kept. */
+static double *pace_at(struct pass *p)
+{
+    int head = PACES / 4, op = p->back.op;
+
+    return &p->pace[p->stage == STAGE_HEAD ? op : p->stage == STAGE_LAYER ? head + op : PACES - 1];
+}
+
+/* Items for one loop: all that the rest of the slice has time for, so that workers seldom wait for
+ * each other; one each where the operation has not run before. */
+static int items_in_time(const struct pass *p, double pace, int left)
+{
+    double time = p->deadline ? (double)(p->deadline - clock_mono_ns()) : 0;
+    double items = pace > 0 ? time / pace : 0;
+    int most = left;
+
+    if (p->deadline && items < left)
+        most = (int)items / p->n_workers * p->n_workers;
+    if (most < p->n_workers)
+        most = p->n_workers;
+    return most < left ? most : left;
+}
+
+static void run_batch(struct pass *p, struct batch *b, int count, double *pace)
+{
+    int64_t start = p->deadline ? clock_mono_ns() : 0;
+
+    pool_run(p->pool, batch_item, b, count);
+    if (p->deadline)
+        *pace = (double)(clock_mono_ns() - start) / count;
+}
+
 bool back_items(struct pass *p, pool_fn *fn, void *arg, int n)
 {
+    double *pace = pace_at(p);
+
     while (p->back.item < n) {
         struct batch b = {fn, arg, p->back.item};
-        int most = p->deadline ? p->n_workers : n; /* between two looks at the clock */
-        int count = n - b.first < most ? n - b.first : most;
+        int count = items_in_time(p, *pace, n - b.first);
 
-        pool_run(p->pool, batch_item, &b, count);
+        run_batch(p, &b, count, pace);
         p->back.item += count;
         if (p->back.item < n && p->deadline && clock_mono_ns() >= p->deadline)
             return false;
@@ -58,7 +92,7 @@ static void chains_run(void *arg, int item, int worker)
 bool back_chains(struct pass *p)
 {
     if (p->deadline && p->back.item == 0)
-        chains_limit(&p->chains, ITEM_PRODUCTS);
+        chains_limit(&p->chains, (long)(p->slice / SLICE_MS + 1) * ITEM_PRODUCTS);
     return back_items(p, chains_run, p, chains_items(&p->chains));
 }
 
@@ -69,6 +103,7 @@ static void begin_group(struct pass *p, int group)
     const struct group *g = &p->plan.groups[group];
 
     p->back = (struct back){.group = group};
+    memset(p->pace, 0, sizeof p->pace);
     for (int i = 0; i < g->n; i++)
         p->ends[i] = p->first_row[g->first + i] - g->row + p->job.sequences[g->first + i].n;
     if (p->plan.n_groups > 1) {

@@ -12,11 +12,7 @@
 #include "model/model.h"
 #include "train/pass_impl.h"
 
-enum {
-    PART_ROWS = 128, /* logits of one item */
-    PART_OUTS = 64,
-    COLUMNS = 64, /* of one item of the final norm's gradient */
-};
+enum { COLUMNS = 64 }; /* of one item of the final norm's gradient */
 
 static const struct lora *head_lora(const struct pass *p)
 {
@@ -136,10 +132,10 @@ static void differentiate(const struct pass *p, float *y, int row, int rows, int
 static void logits_item(void *arg, int item, int worker)
 {
     const struct pass *p = arg;
-    int parts = blocks_of(block_outs(p), PART_OUTS);
-    int at = item / parts * PART_ROWS, col = item % parts * PART_OUTS;
-    int rows = end_of(item / parts, PART_ROWS, tile_rows(p)) - at;
-    int n = end_of(item % parts, PART_OUTS, block_outs(p)) - col;
+    int parts = blocks_of(block_outs(p), HEAD_PART_OUTS);
+    int at = item / parts * HEAD_PART_ROWS, col = item % parts * HEAD_PART_OUTS;
+    int rows = end_of(item / parts, HEAD_PART_ROWS, tile_rows(p)) - at;
+    int n = end_of(item % parts, HEAD_PART_OUTS, block_outs(p)) - col;
     struct kern_matrix w = head_rows(p, p->back.block + col, n);
     size_t px_row = w.dtype == KERN_BF16 ? p->k->linear_x_bytes(1, w.k) : 0;
     float *y = p->head + (size_t)at * HEAD_BLOCK + col;
@@ -161,7 +157,8 @@ static bool run_logits(struct pass *p)
         p->k->linear_x_prepare(p->head_px, p->a.h + (size_t)p->back.tile * (size_t)H, H, 0,
                                tile_rows(p), H);
     return back_items(p, logits_item, p,
-                      blocks_of(tile_rows(p), PART_ROWS) * blocks_of(block_outs(p), PART_OUTS));
+                      blocks_of(tile_rows(p), HEAD_PART_ROWS) *
+                          blocks_of(block_outs(p), HEAD_PART_OUTS));
 }
 
 static void chains_of_lora(struct pass *p, const struct lora *l)
@@ -189,18 +186,19 @@ static void chains_of_block(struct pass *p)
     int H = p->config.hidden;
     struct kern_matrix w = head_rows(p, p->back.block, block_outs(p));
     size_t at = (size_t)p->back.tile * (size_t)H;
-    struct chain_target *t =
-        (p->chains.n = 0, chains_add(&p->chains, p->a.dh + at, H, tile_rows(p), H));
+    struct chain_target *t;
 
-    t->clear = p->back.block == 0;
-    t->rows = PART_ROWS;
-    chain_times(t, p->head, HEAD_BLOCK, w.w, w.dtype, w.k, w.n);
-    chain_of_weights(t, p->kb, w.dtype, NULL);
-    if (p->grads->head) {
+    p->chains.n = 0;
+    if (p->grads->head) { /* the largest items first: workers end at nearly the same time */
         t = chains_add(&p->chains, p->grads->head + (size_t)p->back.block * (size_t)H, H, w.n, H);
         chain_outer(t, p->head, HEAD_BLOCK, p->a.h + at, H, tile_rows(p));
         chain_of_weights(t, p->kb, w.dtype, p->head_ends);
     }
+    t = chains_add(&p->chains, p->a.dh + at, H, tile_rows(p), H);
+    t->clear = p->back.block == 0;
+    t->rows = HEAD_PART_ROWS;
+    chain_times(t, p->head, HEAD_BLOCK, w.w, w.dtype, w.k, w.n);
+    chain_of_weights(t, p->kb, w.dtype, NULL);
     if (head_lora(p))
         chains_of_lora(p, head_lora(p));
 }

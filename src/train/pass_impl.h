@@ -31,9 +31,13 @@ struct kv_cache;
 enum {
     NO_TARGET = -100,
     ROW_ITEM = 16,   /* rows of one item where a row costs little */
-    HEAD_ROWS = 256, /* logits of the backward pass: rows x vocabulary entries at a time */
-    HEAD_BLOCK = 256,
+    HEAD_ROWS = 512, /* logits of the backward pass: rows x vocabulary entries at a time */
+    HEAD_BLOCK = 512,
+    HEAD_PART_ROWS = 128, /* of one item */
+    HEAD_PART_OUTS = 64,
     HEAD_TILE = 64, /* rows of one call of logits_run */
+    PACES = 40,     /* operations of the backward half: head, layer, embedding */
+    SLICE_MS = 1000 * 1000,
 };
 
 /* Whole sequences that are computed together. */
@@ -83,7 +87,7 @@ struct pass_scratch {
     float *kt, *vt; /* [head_dim][64]: keys and values of one block, transposed */
     float *s, *ds;  /* [64][64] */
     float *sin;     /* [head_dim/2] */
-    float *lora;    /* [HEAD_ROWS,64] */
+    float *lora;    /* [HEAD_PART_ROWS,HEAD_PART_OUTS] */
 };
 
 struct walk {
@@ -160,8 +164,9 @@ struct pass {
     struct back back;
     const float *coef;
     struct grads *grads;
-    struct chains chains; /* of the operation at hand */
-    int64_t deadline;
+    struct chains chains;    /* of the operation at hand */
+    int64_t deadline, slice; /* ns; slice: from the start of pass_run to the deadline */
+    double pace[PACES];      /* ns an item of each operation took last time in this group, or 0 */
 };
 
 /* ---- pass_plan.c ---- */

@@ -220,13 +220,14 @@ static bool run_products(struct pass *p, const struct products *m)
     int rows = group_at_hand(p)->rows;
 
     if (p->back.item == 0) {
-        p->chains.n = 0;
+        p->chains.n = 0; /* the smallest items last: workers end at nearly the same time */
+        for (int i = 0; i < m->n; i++)
+            if (m->part[i].dw)
+                add_weight(p, m, &m->part[i]);
         add_inputs(p, m);
         for (int i = 0; i < m->n; i++) {
             const struct part *part = &m->part[i];
 
-            if (part->dw)
-                add_weight(p, m, part);
             if (part->bias)
                 chain_columns(chains_add(&p->chains, part->bias, 1, part->w->n, 1), part->dy,
                               part->ldy, rows);

@@ -9,8 +9,10 @@
 
 enum {
     CHUNK_LEAST = 32,
-    PHASE_PRODUCTS = 120 * 1000 * 1000, /* multiply-adds of a phase of a few ms on two cores */
-    TILE_IN_SLICE = 8,
+    /* Of a phase, for each millisecond of a slice: it takes about a quarter of the slice. */
+    PHASE_PRODUCTS = 24 * 1000 * 1000,
+    TILE_LEAST = 8, /* rows whose logits a short slice has time for */
+    TILE_SLICE = 5, /* that many milliseconds */
 };
 
 /* ---- places ---- */
@@ -54,12 +56,17 @@ struct layer_rows rows_of_layer(const struct pass *p, int layer, int row)
 
 /* ---- chunks ---- */
 
+static long slice_ms(const struct pass *p)
+{
+    return p->slice < SLICE_MS ? 1 : (long)(p->slice / SLICE_MS) + 1;
+}
+
 /* Rows of a chunk: all that a step takes, or so few that a phase fits into a slice. */
 static int chunk_rows(const struct pass *p)
 {
     const struct model_config *c = &p->config;
     long widest = (long)c->hidden * (2 * c->ff > 3 * c->hidden ? 2 * c->ff : 3 * c->hidden);
-    long rows = PHASE_PRODUCTS / widest;
+    long rows = slice_ms(p) * PHASE_PRODUCTS / widest;
 
     if (p->deadline == 0 || rows > FORWARD_ROWS_MAX)
         return FORWARD_ROWS_MAX;
@@ -182,9 +189,18 @@ static void take_answer(struct pass *p, const struct logits_row *a, int row)
     p->finite &= isfinite(lp);
 }
 
+static int head_rows(const struct pass *p)
+{
+    long rows = slice_ms(p) * TILE_LEAST / TILE_SLICE;
+
+    if (p->deadline == 0 || rows > HEAD_TILE)
+        return HEAD_TILE;
+    return rows < TILE_LEAST ? TILE_LEAST : (int)rows;
+}
+
 static void run_logits(struct pass *p)
 {
-    int at = p->walk.phase, most = p->deadline ? TILE_IN_SLICE : HEAD_TILE;
+    int at = p->walk.phase, most = head_rows(p);
     int n = p->walk.n_wanted - at < most ? p->walk.n_wanted - at : most;
     int row = walked(p)->row + p->walk.row;
 
