@@ -90,7 +90,7 @@ $(NO_MEMORY): LDFLAGS += \
     $(foreach f,malloc calloc realloc reallocarray strdup strndup,-Wl,--wrap=$(f))
 
 # Every test program, at most TEST_SECONDS each; prints one line a program and the cmocka output of failures.
-TEST_SECONDS ?= 300
+TEST_SECONDS ?= 600
 check: $(TESTS)
 	@sh scripts/run_unit.sh $(TEST_SECONDS) $(TESTS)
 

@@ -1,8 +1,7 @@
 """Words of the tests about files and batches."""
 import json
-import time
 
-from conftest import check_error
+from conftest import check_error, wait_until
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 BOUNDARY = "b0undary"
@@ -61,22 +60,15 @@ def look(server, batch):
     return answer.json()
 
 
-def wait(server, batch, until=ENDED, seconds=90):
-    deadline = time.monotonic() + seconds
-    while batch["status"] not in until:
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.02)
-        batch = look(server, batch)
-    return batch
+def wait(server, batch, until=ENDED):
+    return wait_for(server, batch, lambda b: b["status"] in until)
 
 
-def wait_for(server, batch, met, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not met(batch):
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.02)
-        batch = look(server, batch)
-    return batch
+def wait_for(server, batch, met):
+    def now():
+        seen = look(server, batch)
+        return met(seen) and seen
+    return batch if met(batch) else wait_until(now, lambda: look(server, batch))
 
 
 def cancel(server, batch):

@@ -24,6 +24,16 @@ OPERATOR = "operator-token-for-tests"
 START_SECONDS = 60
 
 
+def wait_until(check, tell=lambda: "", seconds=120):
+    """The first true value of check(); tell() goes into the failure. The time is for a machine that is busy with other
+    things, not a claim."""
+    until = time.monotonic() + seconds
+    while not (value := check()):
+        assert time.monotonic() < until, f"it did not happen in time {tell()}"
+        time.sleep(0.01)
+    return value
+
+
 class Answer:
     """Status, headers (any case) and body of one answer."""
 
@@ -55,6 +65,7 @@ class Server:
             "WEIGHTS_CHECKPOINT_DIR": str(self.checkpoints),
             "WEIGHTS_TOKENS": f"trainer:forge:{TRAINER},operator:ops:{OPERATOR}",
             "ALLOWED_HOSTS": "server.example",
+            "WEIGHTS_QUIESCE_MAX_HOLD_S": "60",  # not by itself, on a machine that is busy with other things
             **(env or {}),
         }
         self.args = list(args)
@@ -133,17 +144,19 @@ class Server:
         assert answer.status == 202, answer
         return answer.json()["data"]
 
-    def load(self, row, seconds=120):
+    def settled(self, row):
+        """The model's row when its load has ended, well or badly."""
+        def look():
+            data = self.get(f"/api/models/{row}").json()["data"]
+            return data["status"] in ("loaded", "error") and data
+        return wait_until(look)
+
+    def load(self, row):
         answer = self.post(f"/api/models/{row}/load")
         assert answer.status == 202, answer
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            data = self.get(f"/api/models/{row}").json()["data"]
-            if data["status"] in ("loaded", "error"):
-                assert data["status"] == "loaded", data
-                return data
-            time.sleep(0.02)
-        raise AssertionError("the model did not load in time")
+        data = self.settled(row)
+        assert data["status"] == "loaded", data
+        return data
 
     def register_and_load(self, name):
         """A model of tests/vectors/models by its folder's name."""

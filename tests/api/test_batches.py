@@ -11,7 +11,7 @@ import time
 import pytest
 from batch_client import (ENDED, cancel, create, end_of, error_codes, file_of, jsonl, line, lines_of, look, results, start,
                           upload, wait, wait_for)
-from conftest import CASES, MODELS, check_error
+from conftest import CASES, MODELS, check_error, wait_until
 from trainer import Trainer, granted, refused
 
 KEYS = """id object endpoint model errors input_file_id completion_window status output_file_id error_file_id created_at
@@ -291,16 +291,13 @@ def test_a_lease_of_another_stands_in_the_way_unless_it_is_presented(own):
 
 
 def test_a_lease_that_comes_between_makes_it_wait_and_can_be_handed_over(make_server):
-    own = make_server({"BATCH_WAIT_POLL_S": "0.05", "BATCH_LEASE_TTL_S": "1", "WEIGHTS_QUIESCE_MAX_HOLD_S": "60",
+    own = make_server({"BATCH_WAIT_POLL_S": "0.05", "BATCH_LEASE_TTL_S": "1", "WEIGHTS_QUIESCE_MAX_HOLD_S": "600",
                        "CAIRN_KERNELS": "ref"})  # slow, so that the batch is surely not through before the quiesce
-    batch = wait_for(own, start(own, many(own, 4000, 60)), lambda b: b["request_counts"]["completed"] > 0)
+    batch = wait_for(own, start(own, many(own, 12000, 20)), lambda b: b["request_counts"]["completed"] > 0)
     trainer = Trainer(own)
     trainer.do("quiesce")  # the rows are held, and the batch's lease runs out meanwhile
     assert look(own, batch)["status"] == "in_progress"
-    until = time.monotonic() + 20
-    while lease_of(own)["lease"]:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: not lease_of(own)["lease"])
     lease = take(own)
     trainer.do("resume")
     trainer.detach()
@@ -370,15 +367,12 @@ def test_torn_weights_make_a_batch_wait_and_a_load_is_not_in_its_way(make_server
     trainer = Trainer(own)
     trainer.do("quiesce")
     trainer.do("commit-begin")
-    until = time.monotonic() + 20
-    while own.get(f"/v1/batches/{batch['id']}").status != 503:
-        assert time.monotonic() < until
+    wait_until(lambda: own.get(f"/v1/batches/{batch['id']}").status == 503)
     for route in ("/v1/files", "/v1/batches", f"/v1/files/{batch['input_file_id']}", f"/v1/files/{batch['input_file_id']}/content"):
         check_error(own.get(route), 503, "weights_torn")
     check_error(upload(own, b"{}"), 503, "weights_torn")
     check_error(cancel(own, batch), 503, "weights_torn")
-    while lease_of(own)["lease"]:
-        assert time.monotonic() < until
+    wait_until(lambda: not lease_of(own)["lease"])
     trainer.detach()
     granted(own.weights("load", {"model_id": own.row}))
     wait_for(own, look(own, batch), lambda b: b["millm"]["waiting_reason"] == "model_not_resident")
@@ -474,10 +468,7 @@ def test_a_batch_is_forgotten_a_while_after_its_end(make_server):
     own = make_server({"BATCH_RETENTION_INTERVAL_S": "0.05"})
     old, young = (wait(own, start(own, jsonl([line(own, "a")]))) for _ in range(2))
     change(own, old, completed_s=int(time.time()) - 31 * 86400)
-    until = time.monotonic() + 20
-    while own.get(f"/v1/batches/{old['id']}").status == 200:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: own.get(f"/v1/batches/{old['id']}").status != 200)
     check_error(own.get(f"/v1/batches/{old['id']}"), 404, "batch_not_found", "batch_id")
     assert [b["id"] for b in own.get("/v1/batches").json()["data"]] == [young["id"]]
 

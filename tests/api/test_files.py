@@ -7,7 +7,7 @@ import time
 
 import pytest
 from batch_client import create, file_of, form, jsonl, line, post_form, upload
-from conftest import check_error
+from conftest import check_error, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -158,15 +158,12 @@ def test_expired_files_lose_their_bytes_then_their_row(make_server):
     check_error(own.get(f"/v1/files/{made['id']}/content"), 404, "file_expired", "file_id")
     assert own.get(f"/v1/files/{made['id']}").json()["status"] == "expired"
     check_error(create(own, made["id"]), 404, "file_expired", "input_file_id")
-    until = time.monotonic() + 20
-    while made["id"] in stored(own) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: made["id"] not in stored(own))
     assert stored(own) == [other["id"]]
     check_error(own.get(f"/v1/files/{made['id']}/content"), 404, "file_expired", "file_id")
     db.execute("UPDATE files SET ended_s = ? WHERE id = ?", (int(time.time()) - 31 * 86400, made["id"]))
     db.commit()
-    while own.get(f"/v1/files/{made['id']}").status == 200 and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: own.get(f"/v1/files/{made['id']}").status != 200)
     check_error(own.get(f"/v1/files/{made['id']}"), 404, "file_not_found", "file_id")
     assert own.get(f"/v1/files/{other['id']}/content").body == b"{}\n"
 

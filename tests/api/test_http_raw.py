@@ -6,7 +6,7 @@ import struct
 import time
 
 import pytest
-from conftest import CASES
+from conftest import CASES, wait_until
 
 ROWS = [line.split("\t") for line in (CASES / "http.tsv").read_text().splitlines()[1:]]
 
@@ -155,14 +155,11 @@ def stream_request(server, tokens):
             + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
 
-def wait_idle(server, seconds=20):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def wait_idle(server):
+    def idle():
         block = server.get("/api/health/detailed").json()["inference"]
-        if not block["in_flight"] and not block["queue_waiting"]:
-            return
-        time.sleep(0.02)
-    raise AssertionError(block)
+        return not block["in_flight"] and not block["queue_waiting"]
+    wait_until(idle)
 
 
 def test_fifty_streams_that_are_reset_leave_every_slot_free(server):

@@ -4,10 +4,9 @@ import json
 import math
 import shutil
 import struct
-import time
 
 import pytest
-from conftest import MODELS, check_error
+from conftest import MODELS, check_error, wait_until
 from golden import Golden, near
 
 TEXT = "The river ran low"
@@ -171,12 +170,9 @@ def test_clients_that_leave_free_their_slot(make_server):
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     sock = server.connect()
     sock.sendall(head.encode() + body)
-    until = time.monotonic() + 30
-    while server.get("/api/health/detailed").json()["inference"]["in_flight"] == 0:
-        assert time.monotonic() < until
+    in_flight = lambda: server.get("/api/health/detailed").json()["inference"]["in_flight"]
+    wait_until(lambda: in_flight() > 0)
     sock.close()
-    while server.get("/api/health/detailed").json()["inference"]["in_flight"] != 0:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: in_flight() == 0)
     assert embed(server).status == 200
     server.stop()

@@ -3,11 +3,10 @@ import contextlib
 import functools
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, wait_until
 from pairs import COUNTER, Case, Condition, Pool, check, every, named, pairs
 from trainer import FIELDS, granted, refused, status
 
@@ -51,8 +50,7 @@ def leave(case):
 def tear(case):
     """A commit outlives its watchdog; its late end mends the weights."""
     case.open_commit()
-    while status(case.server)["weights_state"] != "torn":
-        time.sleep(0.02)
+    wait_until(lambda: status(case.server)["weights_state"] == "torn")
 
 
 CONDITIONS = [
@@ -95,13 +93,12 @@ def test_the_earlier_of_two_refusals_of_a_save_answers(pool, pair):
 @pytest.mark.skipif(not FAULTS.exists(), reason="no test build (make faults)")
 def test_while_another_save_runs_the_earlier_refusals_answer_and_then_that_one(pool):
     """Row 15, which also stands before 17.5: a commit that is open meanwhile."""
-    server = pool.get({"CAIRN": str(FAULTS), "WEIGHTS_TEST_WRITE_DELAY_MS": "3000"})
+    server = pool.get({"CAIRN": str(FAULTS), "WEIGHTS_TEST_WRITE_DELAY_MS": "8000"})
     with contextlib.ExitStack() as stack:
         first, got = make_case(server, stack), []
         saving = threading.Thread(target=lambda: got.append(server.weights("save", first.body, first.header)))
         saving.start()
-        while not status(server)["save_in_progress"]:
-            time.sleep(0.01)
+        wait_until(lambda: status(server)["save_in_progress"])
         every(CONDITIONS, functools.partial(make_case, attach=False), server, "save", 15, "PAUSE_IN_PROGRESS", first.header,
               held_by="save")
         first.open_commit()

@@ -5,7 +5,7 @@ import time
 import uuid
 
 import pytest
-from conftest import MODELS, ROOT
+from conftest import MODELS, ROOT, wait_until
 from weaver_http import ENV, Run, Weaver, datum, error
 
 # Only met where the machine fails, with the reason.
@@ -79,13 +79,15 @@ def test_a_checkpoint_that_a_load_waits_for_is_not_removed(w, run):
 
 def test_a_load_that_waits_longer_than_the_lifetime_ends_normally(w, run):
     """It was accepted before the end, and what an operation reads is kept."""
-    c = run.save(name="short", ttl_seconds=1)
+    c = run.save(name="short", ttl_seconds=600)
     blocked(run)
     load = w.post(run.path + "/load", {"path": c["path"]}, 202)
+    w.call("PATCH", run.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": 1})
     end = w.get(f"/operations/{load['id']}")
     while end["status"] in ("pending", "running"):
         end = w.get(f"/operations/{load['id']}")
     assert end["status"] == "done" or end["error"] == "checkpoint_expired", end
+    wait_until(lambda: w.call("POST", run.path + "/load", {"path": c["path"]}).status == 410)
     error(w.call("POST", run.path + "/load", {"path": c["path"]}), 410, "checkpoint_expired")
 
 

@@ -4,10 +4,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
-from conftest import OPERATOR, TRAINER
+from conftest import OPERATOR, TRAINER, wait_until
 from trainer import Trainer, ask, audit_lines, granted, refused, status
 
 HOLDER_ROUTES = ["detach", "heartbeat", "quiesce", "resume", "commit-begin", "commit-end", "save"]
@@ -26,15 +25,6 @@ def trainer(own):
     if status(own)["attached"]:
         own.weights("resume", {}, made.id)
         made.detach()
-
-
-def wait_for(check, seconds=20):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if check():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 def test_the_mapped_arena_is_the_file_and_a_commit_is_seen(own, trainer):
@@ -66,7 +56,7 @@ def test_a_request_is_held_while_quiesced_and_answers_from_the_new_weights(own, 
     got = []
     waiting = threading.Thread(target=lambda: got.append(ask(own)))
     waiting.start()
-    wait_for(lambda: status(own)["requests_held"] == 1)
+    wait_until(lambda: status(own)["requests_held"] == 1)
     trainer.do("commit-begin")
     trainer.write(0x0008)
     trainer.do("commit-end")
@@ -114,7 +104,7 @@ def test_posix_memory_maps_by_name_and_a_cut_arena_tears(make_server):
     assert os.stat(arena["path"]).st_mode & 0o777 == 0o600
     os.truncate(arena["path"], 0)
     server.post("/v1/completions", {"model": server.model, "prompt": "x", "max_tokens": 2})
-    wait_for(lambda: status(server)["weights_state"] == "torn")
+    wait_until(lambda: status(server)["weights_state"] == "torn")
     assert server.get("/api/health").status == 200
     assert server.stop() == 0
     assert not os.path.exists(arena["path"])
@@ -143,7 +133,7 @@ def test_a_client_killed_inside_a_commit_leaves_torn_weights_and_every_v1_route_
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    wait_for(lambda: status(server)["weights_state"] == "torn")
+    wait_until(lambda: status(server)["weights_state"] == "torn")
     state = status(server)
     assert state["attachment"]["state"] == "stale" and state["serving"] == "refused"
     embedding = server.post("/v1/embeddings", {"model": server.model, "input": "a"})

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MODELS, OPERATOR, ROOT
+from conftest import MODELS, OPERATOR, ROOT, wait_until
 from trainer import Trainer, ask, files_below, granted, load, refused, sha256, status
 
 PROGRAM = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))
@@ -49,41 +49,43 @@ def test_a_save_that_fails_after_the_rename_is_published_and_names_the_resident(
 
 
 def test_a_commit_while_files_are_written_is_not_in_them(faulty):
-    server = faulty(WEIGHTS_TEST_WRITE_DELAY_MS="600")
+    server = faulty(WEIGHTS_TEST_WRITE_DELAY_MS="2000")
     holder = Trainer(server)
     before, got = holder.digest(), []
     saving = threading.Thread(target=lambda: got.append(holder.save("run", 1)))
     saving.start()
-    while not status(server)["save_in_progress"]:
-        time.sleep(0.01)
+    wait_until(lambda: status(server)["save_in_progress"])
     refused(holder.save("other", 1), 409, "PAUSE_IN_PROGRESS", held_by="save")
     assert [p.split("/")[0][:5] for p in files_below(server.checkpoints / "run")][0] == ".tmp-"
     holder.commit(0x0008)
-    saving.join(30)
+    saving.join(60)
     data = granted(got[0], 201)
     assert data["weights_sha256"] == before != holder.digest()
     assert ask(server)[1] == f'"{data["name"]}";origin=checkpoint;commits=1'
 
 
 def test_a_load_while_files_are_written_takes_the_name_away(faulty):
-    server = faulty(WEIGHTS_TEST_WRITE_DELAY_MS="600")
+    server = faulty(WEIGHTS_TEST_WRITE_DELAY_MS="2000")
     holder = Trainer(server)
     first = granted(holder.save("run", 1), 201)
     holder.commit(0x0008)
     got = []
     saving = threading.Thread(target=lambda: got.append(holder.save("run", 2)))
     saving.start()
-    while not status(server)["save_in_progress"]:
-        time.sleep(0.01)
+    wait_until(lambda: status(server)["save_in_progress"])
     granted(load(server, holder.id, name=first["name"]))
-    saving.join(30)
+    saving.join(60)
     assert granted(got[0], 201)["identity_set"] is False
     assert status(server)["model"]["name"] == first["name"]
 
 
+def is_open(server, file):
+    return any(os.path.realpath(f) == str(file.resolve()) for f in Path(f"/proc/{server.process.pid}/fd").iterdir())
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_a_file_that_changes_between_hash_and_barrier_is_refused(faulty, attached):
-    server = faulty(WEIGHTS_TEST_VERIFY_DELAY_MS="400")
+    server = faulty(WEIGHTS_TEST_VERIFY_DELAY_MS="2000")
     holder = Trainer(server)
     saved = granted(holder.save("run", 1), 201)
     holder.commit(0x0008)
@@ -93,9 +95,11 @@ def test_a_file_that_changes_between_hash_and_barrier_is_refused(faulty, attache
     loading = threading.Thread(
         target=lambda: got.append(load(server, holder.id if attached else None, name=saved["name"])))
     loading.start()
+    file = server.checkpoints / "run/step-000001/model.safetensors"
+    wait_until(lambda: is_open(server, file))
     time.sleep(0.2)
-    os.utime(server.checkpoints / "run/step-000001/model.safetensors")
-    loading.join(30)
+    os.utime(file)
+    loading.join(60)
     refused(got[0], 422, "CHECKPOINT_HASH_MISMATCH", reason="file_changed", actual=None, changed="mtime",
             expected=saved["weights_sha256"])
     assert ask(server) == before and status(server)["weights_state"] == "clean"

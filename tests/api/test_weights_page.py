@@ -5,11 +5,10 @@ import json
 import os
 import re
 import shutil
-import time
 
 import pytest
 from batch_client import jsonl, line, start, wait
-from conftest import MODELS, OPERATOR, ROOT
+from conftest import MODELS, OPERATOR, ROOT, wait_until
 from foreign import Foreign
 from trainer import Trainer, ask, audit_lines, files_below, granted, load, refused, sha256, status
 
@@ -226,11 +225,10 @@ def test_what_is_missing_is_named(resident):
 
 
 def test_an_operator_may_load_in_place_when_the_holder_is_stale(make_server):
-    server = make_server({"WEIGHTS_HEARTBEAT_TIMEOUT_S": "0.3"})
+    server = make_server({"WEIGHTS_HEARTBEAT_TIMEOUT_S": "2"})
     ckpt, holder = Foreign(server.checkpoints), Trainer(server)
     refused(load(server, None, OPERATOR, path=ckpt.path), 409, "ALREADY_ATTACHED", stale=False)
-    while status(server)["attachment"]["state"] != "stale":
-        time.sleep(0.02)
+    wait_until(lambda: status(server)["attachment"]["state"] == "stale")
     refused(load(server, path=ckpt.path), 409, "ALREADY_ATTACHED", stale=True)
     assert granted(load(server, None, OPERATOR, path=ckpt.path))["mode"] == "in_place"
     assert ask(server)[1].startswith(f'"{ckpt.name}"')

@@ -6,10 +6,9 @@ import json
 import socket
 import struct
 import threading
-import time
 
 import pytest
-from conftest import MODELS, OPERATOR
+from conftest import MODELS, OPERATOR, wait_until
 from foreign import Foreign
 from pairs import every
 from test_adapters import copy_adapter
@@ -29,7 +28,7 @@ def busy(server):
     try:
         link.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_for(lambda: in_flight(server) > 0)
+        wait_until(lambda: in_flight(server) > 0)
         yield
         assert in_flight(server) > 0, "it ended too early"
     finally:
@@ -39,13 +38,6 @@ def busy(server):
 
 def in_flight(server):
     return server.get("/api/health/detailed").json()["inference"]["in_flight"]
-
-
-def wait_for(check, seconds=60):
-    until = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.01)
 
 
 class In(threading.Thread):
@@ -87,7 +79,7 @@ def slow(make_server, tmp_path):
 def held_by(server, attachment, owner):
     """Waits until `owner` has the barrier; a plan changes nothing."""
     plan = lambda: server.weights("plan/load", {"path": f"{server.probe.run}/step-000001"}, attachment)
-    wait_for(lambda: (plan().json()["error"] or {"details": {}})["details"].get("held_by") == owner)
+    wait_until(lambda: (plan().json()["error"] or {"details": {}})["details"].get("held_by") == owner)
 
 
 def adapter(server, route, **body):
@@ -164,7 +156,7 @@ def test_while_a_model_is_loaded_nobody_else_loads_attaches_or_leases(slow):
         answer = server.post("/v1/completions", {"model": "tiny-qwen3", "prompt": "x", "max_tokens": 1},
                              headers={"X-miLLM-Load-Policy": "refuse"})
         assert (answer.status, answer.json()["error"]["code"]) == (503, "model_loading")
-    wait_for(lambda: granted(server.get(f"/api/models/{third}"))["status"] == "loaded")
+    wait_until(lambda: granted(server.get(f"/api/models/{third}"))["status"] == "loaded")
     assert status(server)["model"]["name"] == "tiny-qwen3"
 
 
@@ -173,7 +165,7 @@ def test_while_a_model_is_unloaded_nobody_loads(slow):
     server = slow(GRACEFUL_UNLOAD_TIMEOUT="60")
     with busy(server):
         unloading = In(lambda: server.post(f"/api/models/{server.row}/unload"))
-        wait_for(lambda: status(server)["model"] is None)
+        wait_until(lambda: status(server)["model"] is None)
         refused(server.weights("attach"), 400, "MODEL_NOT_LOADED")  # which stands before MODEL_BUSY
         refused(server.post(f"/api/models/{server.row}/load"), 409, "MODEL_BUSY", reason="unload_in_progress",
                 unloading_model_id=server.row)
@@ -198,7 +190,7 @@ def test_a_stream_that_began_before_a_load_ends_on_its_own_weights(slow):
     after = texts(server.stream("/v1/completions", {**body, "model": saved["name"]})[1])
     granted(load(server, model_id=server.row))
     started = In(lambda: server.stream("/v1/completions", body))
-    wait_for(lambda: in_flight(server) > 0)
+    wait_until(lambda: in_flight(server) > 0)
     granted(load(server, name=saved["name"]))
     assert started.is_alive(), "it ended before the load"
     new, new_chunks = server.stream("/v1/completions", {**body, "model": saved["name"]})

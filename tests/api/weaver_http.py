@@ -35,7 +35,7 @@ class Weaver:
 
     def wait(self, envelope, status="done"):
         """The response of an operation (or its error fields)."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while envelope["status"] in ("pending", "running"):
             assert time.monotonic() < until, envelope
             envelope = self.get(f"/operations/{envelope['id']}")
