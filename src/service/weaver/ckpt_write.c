@@ -22,6 +22,12 @@
 
 enum { FILES_MAX = 64, EXPIRY_ROOM = 256 };
 
+/* A source that a helper reads on a lent core. */
+struct lent {
+    struct core_loan *loan;
+    struct ckpt_source own;
+};
+
 struct writing {
     struct weaver *w;
     struct w_ckpt *c;
@@ -34,10 +40,25 @@ struct writing {
     struct frozen_file frozen[FROZEN_FILES];
     struct publish_stream optimizer[FROZEN_FILES];
     int n_optimizer;
-    struct core_loan loan; /* while the files are hashed */
+    struct core_loan loan;              /* while the files are hashed */
+    struct lent lent[1 + FROZEN_FILES]; /* the weights', then the optimizer's */
 };
 
 /* ---- files ---- */
+
+static int read_lent(void *arg, void *to, size_t offset, size_t n, struct err *e)
+{
+    struct lent *l = arg;
+
+    core_loan_wait(l->loan);
+    return l->own.read(l->own.arg, to, offset, n, e);
+}
+
+static struct ckpt_source lend(struct writing *x, int place, struct ckpt_source own)
+{
+    x->lent[place] = (struct lent){&x->loan, own};
+    return (struct ckpt_source){own.bytes, read_lent, &x->lent[place]};
+}
 
 static void add_file(struct writing *x, const char *name, const void *bytes, size_t n)
 {
@@ -202,14 +223,25 @@ static void add_optimizer(struct writing *x)
     if (!x->c->has_optimizer)
         return;
     x->n_optimizer = frozen_files(x->f->view->optimizer, x->frozen);
-    for (int i = 0; i < x->n_optimizer; i++)
-        x->optimizer[i] = (struct publish_stream){
-            .name = x->frozen[i].name, .source = {x->frozen[i].bytes, frozen_read, &x->frozen[i]}};
+    for (int i = 0; i < x->n_optimizer; i++) {
+        struct ckpt_source own = {x->frozen[i].bytes, frozen_read, &x->frozen[i]};
+
+        x->optimizer[i] =
+            (struct publish_stream){.name = x->frozen[i].name, .source = lend(x, 1 + i, own)};
+    }
+}
+
+static struct ckpt_source weights_source(const struct writing *x)
+{
+    const struct image *im = x->f->view->image;
+
+    if (x->c->shape.full)
+        return ckpt_source_memory(im->weights->base, im->weights->bytes);
+    return (struct ckpt_source){adapter_file_bytes(x->adapter), adapter_file_read, x->adapter};
 }
 
 static int publish_files(struct writing *x, struct err *e)
 {
-    const struct run_view *v = x->f->view;
     bool full = x->c->shape.full;
     struct publish_req req = {.root_fd = x->w->root_fd,
                               .run_dir = x->c->model_id,
@@ -225,11 +257,7 @@ static int publish_files(struct writing *x, struct err *e)
                               .progress_arg = x};
     struct publish_result out;
 
-    if (full)
-        req.weights = ckpt_source_memory(v->image->weights->base, v->image->weights->bytes);
-    else
-        req.weights =
-            (struct ckpt_source){adapter_file_bytes(x->adapter), adapter_file_read, x->adapter};
+    req.weights = lend(x, 0, weights_source(x));
     add_optimizer(x);
     req.more = x->optimizer;
     req.n_more = x->n_optimizer;
