@@ -9,6 +9,8 @@ if [ "$1" = --one ]; then
     work=$(mktemp -d)
     corpus=tests/fuzz/corpus/${name#fuzz_}
     [ -d "$corpus" ] || corpus=tests/fuzz/corpus/$name
+    # shellcheck disable=SC3045
+    ulimit -s 4096 # what a handler has under sanitizers (src/http/workers.c)
     if "$3" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=0 \
         -artifact_prefix="$work/" "$work" $([ -d "$corpus" ] && echo "$corpus") >"$work.log" 2>&1; then
         echo "ok    $name ($(grep -c . "$work.log") lines, $(grep -o 'DONE.*' "$work.log" | head -1))"
