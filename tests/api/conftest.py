@@ -21,7 +21,7 @@ MODELS = ROOT / "tests/vectors/models"
 CASES = ROOT / "tests/vectors/cases"
 TRAINER = "trainer-token-for-tests"
 OPERATOR = "operator-token-for-tests"
-START_SECONDS = 60
+START_SECONDS = 120
 
 
 def wait_until(check, tell=lambda: "", seconds=120):
@@ -91,7 +91,7 @@ class Server:
         self.log.flush()
         return (self.state / "server.log").read_text(errors="replace")
 
-    def stop(self, how=signal.SIGTERM, seconds=30):
+    def stop(self, how=signal.SIGTERM, seconds=120):
         """The exit status; an unfriendly end fails the test that asked for a friendly one."""
         if self.process.poll() is None:
             self.process.send_signal(how)
