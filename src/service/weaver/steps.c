@@ -96,6 +96,29 @@ static int open_file(struct weaver *w, const char *model_id, struct err *e)
     return fd;
 }
 
+/* A server that was killed in the middle of a line left its beginning behind: what comes next would
+ * be on the same line. */
+static int drop_half_line(int fd, struct err *e)
+{
+    int64_t end = lseek(fd, 0, SEEK_END), from = end;
+    char block[4096];
+    const char *newline = NULL;
+
+    if (end < 0)
+        return err_io(e, "measure it");
+    while (from > 0 && !newline) {
+        int64_t n = from < (int64_t)sizeof block ? from : (int64_t)sizeof block;
+
+        from -= n;
+        if (fs_read_at(fd, block, (size_t)n, from, e) < 0)
+            return -1;
+        newline = memrchr(block, '\n', (size_t)n);
+    }
+    if (newline)
+        from += newline - block + 1;
+    return from == end || ftruncate(fd, from) == 0 ? 0 : err_io(e, "cut a half line off");
+}
+
 struct step_log *step_log_open(struct weaver *w, const struct w_run *run, struct err *e)
 {
     struct step_log *log = calloc(1, sizeof *log);
@@ -107,7 +130,8 @@ struct step_log *step_log_open(struct weaver *w, const struct w_run *run, struct
     pthread_mutex_init(&log->lock, NULL);
     log->with_data = w->s->settings->step_log;
     log->fd = open_file(w, run->id, e);
-    if (log->fd >= 0 && (lseek(log->fd, 0, SEEK_END) > 0 || append_json(log, header(run), e) == 0))
+    if (log->fd >= 0 && drop_half_line(log->fd, e) == 0 &&
+        (lseek(log->fd, 0, SEEK_END) > 0 || append_json(log, header(run), e) == 0))
         return log;
     err_wrap(e, "the step log");
     step_log_close(log);
