@@ -405,6 +405,26 @@ void conns_gone_all(struct conns *cs)
     pthread_mutex_unlock(&cs->lock);
 }
 
+void conns_shut_all(struct conns *cs)
+{
+    pthread_mutex_lock(&cs->lock);
+    for (struct conn *c = cs->live; c; c = c->next)
+        if (!c->lingering)
+            shutdown(c->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&cs->lock);
+}
+
+int conns_open(struct conns *cs)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&cs->lock);
+    for (struct conn *c = cs->live; c; c = c->next)
+        n += !c->lingering;
+    pthread_mutex_unlock(&cs->lock);
+    return n;
+}
+
 void conns_linger(struct conns *cs, int fd)
 {
     struct conn *c = calloc(1, sizeof *c);

@@ -42,6 +42,8 @@ void conns_set_deadline(struct conns *cs, struct conn *conn, int64_t at_ns);
 /* The same for a connection that waits for a request. */
 void conns_set_idle(struct conns *cs, struct conn *conn, int64_t until_ns);
 void conns_gone_all(struct conns *cs); /* marks every running call as gone */
+void conns_shut_all(struct conns *cs); /* nothing comes or goes on any connection any more */
+int conns_open(struct conns *cs);      /* connections that the library has not closed yet */
 
 /* Reads and drops what the client still sends, for two seconds or 8 MiB, then closes: an answer
  * that was sent before the whole request was read would else be lost to a reset. Takes a duplicate

@@ -82,10 +82,11 @@ MHD_queue_response(struct MHD_Connection *c, unsigned int status, struct MHD_Res
     struct conn *conn = info ? info->socket_context : NULL;
     struct http_call *call = conn ? conn_reading(conn) : NULL;
     queue_response_fn *library = conn ? conn_server(conn)->queue_response : own_pages_library();
+    enum MHD_Result rc = library ? library(c, status, r) : MHD_NO;
 
     if (call && call->phase < CALL_COMPLETE)
         refuse(call, status);
     else if (conn && !call)
         refuse_unread(conn, c, status);
-    return library ? library(c, status, r) : MHD_NO;
+    return rc;
 }

@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "http/call.h"
 
-enum { BACKLOG = 1024, SPARE_DESCRIPTORS = 128, LAST_BYTES_MS = 500 };
+enum { BACKLOG = 1024, SPARE_DESCRIPTORS = 128, LAST_BYTES_MS = 500, CLOSE_MS = 10000 };
 
 /* ---- the config, copied with its defaults ---- */
 
@@ -138,6 +138,15 @@ static int bound_port(int fd)
 
 /* ---- the library's daemon ---- */
 
+/* After some of its own pages the library does not tell that the request is over. */
+static void end_unfinished(struct http_server *s, struct MHD_Connection *c, struct conn *conn)
+{
+    void *call = conn ? conn_reading(conn) : NULL;
+
+    if (call)
+        exchange_on_completed(s, c, &call, MHD_REQUEST_TERMINATED_WITH_ERROR);
+}
+
 static void on_connection(void *cls, struct MHD_Connection *c, void **context,
                           enum MHD_ConnectionNotificationCode code)
 {
@@ -150,6 +159,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
         conns_set_idle(s->conns, *context,
                        clock_mono_ns() + (int64_t)s->c.head_timeout_ms * 1000000);
     } else {
+        end_unfinished(s, c, *context);
         conns_remove(s->conns, *context);
         *context = NULL;
     }
@@ -249,6 +259,15 @@ static void wait_idle(struct http_server *s, int ms)
         wait_ms(5);
 }
 
+/* Every connection ends before the library does: a page of its own that it queues while it stops is
+ * a page that it believes to have and has not, and it crashes. */
+static void wait_closed(struct http_server *s)
+{
+    conns_shut_all(s->conns);
+    for (int ms = CLOSE_MS; ms > 0 && conns_open(s->conns); ms -= 5)
+        wait_ms(5);
+}
+
 void http_server_stop(struct http_server *s, int grace_ms)
 {
     if (!s)
@@ -259,6 +278,7 @@ void http_server_stop(struct http_server *s, int grace_ms)
     while (atomic_load(&s->running))
         wait_ms(5);
     wait_idle(s, LAST_BYTES_MS);
+    wait_closed(s);
     MHD_stop_daemon(s->mhd);
     free_server(s);
 }

@@ -174,6 +174,30 @@ static void a_listed_origin_may_read_the_refusal_of_its_broken_body(void **state
     buf_release(&got);
 }
 
+static void a_stop_comes_in_the_middle_of_broken_requests(void **state)
+{
+    enum { ROUNDS = 40, AT_ONCE = 9 };
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        void *own = NULL;
+        int fds[AT_ONCE];
+
+        assert_int_equal(setup(&own), 0);
+        for (int i = 0; i < AT_ONCE; i++) {
+            struct buf sent = bytes_of(
+                &unreadable[(size_t)(round + 2 * i) % (sizeof unreadable / sizeof *unreadable)]);
+
+            fds[i] = wire_connect(((struct fixture *)own)->port);
+            wire_send(fds[i], sent.data, sent.len);
+            buf_release(&sent);
+        }
+        assert_int_equal(teardown(&own), 0);
+        for (int i = 0; i < AT_ONCE; i++)
+            close(fds[i]);
+    }
+}
+
 /* The address would end at the NUL, or begin after the second space. */
 static void a_request_line_with_doubtful_parts_is_refused(void **state)
 {
@@ -202,6 +226,7 @@ int main(void)
         T(an_answer_before_the_unreadable_request_still_arrives),
         T(a_listed_origin_may_read_the_refusal_of_its_broken_body),
         T(a_request_line_with_doubtful_parts_is_refused),
+        cmocka_unit_test(a_stop_comes_in_the_middle_of_broken_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
