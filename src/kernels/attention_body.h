@@ -1,13 +1,13 @@
 /* kernels/attention_body.h - attention with keys in lanes, written once against v16.h.
  *
  * A tile is up to ATT_ROWS query rows (positions and the heads of the group, in that order). For
- * each page: scores of 64 keys, one step of d at a time, for all rows of the tile; weights; then V
- * times weights, one key at a time. In the last page the rows end at different keys: the keys that
- * all of them see are done together, the few after them row by row, so that no row ever reads a
- * value after its own position. The including file sets ATT_ROWS and ATT_COLS (registers a row) so
- * that the accumulators fit. */
+ * each page and each tile: scores of 64 keys, one step of d at a time, for all rows of the tile;
+ * weights; then V times weights, one key at a time. In the last page the rows end at different
+ * keys: the keys that all of them see are done together, the few after them row by row, so that no
+ * row ever reads a value after its own position. The including file sets ATT_ROWS and ATT_COLS
+ * (registers a row) so that the accumulators fit. */
 
-enum { COLS = KV_BLOCK / LANES };
+enum { COLS = KV_BLOCK / LANES, BLOCK_ROWS = 96 };
 
 struct query {
     const float *q;
@@ -19,8 +19,8 @@ struct query {
 struct page {
     const float *k, *v;
     const float *next; /* K of the page after this one, or this K again */
-    bool once;         /* no other tile reads the pages: they come from memory, not from a cache */
-    int first;         /* absolute position of slot 0 */
+    bool once; /* the first tile that reads the page: it comes from memory, not from a cache */
+    int first; /* absolute position of slot 0 */
     int head_dim;
     float scale;
 };
@@ -233,33 +233,47 @@ static page_rows_fn *const page_rows_of[ATT_ROWS] = {
     page_rows_1, page_rows_2, page_rows_3, page_rows_4, page_rows_5, page_rows_6,
 };
 
-/* All pages for the n rows of one tile. Where a tile lies across a page's border, its first rows
- * see no key of the later page and take no part in it. */
-static void attend_tile(struct query *q, int n, int head_dim, const float *const *k_pages,
-                        const float *const *v_pages, float scale, bool once)
+/* One page for the rows of one tile. Where it lies across the page's border, its first rows see no
+ * key of the page and take no part in it. */
+static void page_tile(struct query *q, int n, const struct page *g)
 {
-    for (int r = 0; r < n; r++)
-        memset(q[r].out, 0, (size_t)head_dim * sizeof *q[r].out);
-    for (int b = 0; b * KV_BLOCK <= q[n - 1].pos; b++) {
-        bool last = (b + 1) * KV_BLOCK > q[n - 1].pos;
+    int skip = 0;
+
+    while (skip < n && keys_of(q + skip, g) <= 0)
+        skip++;
+    if (skip < n)
+        page_rows_of[n - skip - 1](q + skip, g);
+}
+
+/* All pages for n rows, every tile of them while a page is in the cache: with the tiles outside,
+ * each would fetch all pages again. */
+static void attend_rows(struct query *q, int n, int head_dim, const float *const *k_pages,
+                        const float *const *v_pages, float scale)
+{
+    int last = q[n - 1].pos / KV_BLOCK;
+
+    for (int b = 0; b <= last; b++) {
         struct page g = {.k = k_pages[b],
                          .v = v_pages[b],
-                         .next = k_pages[last ? b : b + 1],
-                         .once = once,
+                         .next = k_pages[b < last ? b + 1 : b],
+                         .once = true,
                          .first = b * KV_BLOCK,
                          .head_dim = head_dim,
                          .scale = scale};
-        int skip = 0;
 
-        while (keys_of(q + skip, &g) <= 0)
-            skip++;
-        page_rows_of[n - skip - 1](q + skip, &g);
-    }
-    for (int r = 0; r < n; r++)
-        for (int d = 0; d < head_dim; d += LANES) {
-            v16 o = v16_load_n(q[r].out + d, head_dim - d);
-            v16_store_n(q[r].out + d, v16_div(o, v16_set(q[r].sum)), head_dim - d);
+        for (int at = 0, m; at < n; at += m, g.once = false) {
+            m = tile_rows(n - at, ATT_ROWS);
+            page_tile(q + at, m, &g);
         }
+    }
+}
+
+static void divide_by_sum(const struct query *q, int head_dim)
+{
+    for (int d = 0; d < head_dim; d += LANES) {
+        v16 o = v16_load_n(q->out + d, head_dim - d);
+        v16_store_n(q->out + d, v16_div(o, v16_set(q->sum)), head_dim - d);
+    }
 }
 
 static void attention(float *out, int ldo, const float *q, int ldq, int rows, int pos0, int group,
@@ -267,21 +281,23 @@ static void attention(float *out, int ldo, const float *q, int ldq, int rows, in
                       float scale, void *scratch)
 {
     int total = rows * group;
+    struct query block[BLOCK_ROWS];
 
     (void)scratch;
     for (int first = 0, n; first < total; first += n) {
-        struct query tile[ATT_ROWS];
-
-        n = tile_rows(total - first, ATT_ROWS);
+        n = total - first < BLOCK_ROWS ? total - first : BLOCK_ROWS;
         for (int i = 0; i < n; i++) {
             ptrdiff_t r = (first + i) / group;
             ptrdiff_t head = (ptrdiff_t)((first + i) % group) * head_dim;
 
-            tile[i] = (struct query){.q = q + r * ldq + head,
-                                     .out = out + r * ldo + head,
-                                     .pos = pos0 + (int)r,
-                                     .max = -INFINITY};
+            block[i] = (struct query){.q = q + r * ldq + head,
+                                      .out = out + r * ldo + head,
+                                      .pos = pos0 + (int)r,
+                                      .max = -INFINITY};
+            memset(block[i].out, 0, (size_t)head_dim * sizeof *block[i].out);
         }
-        attend_tile(tile, n, head_dim, k_pages, v_pages, scale, total <= ATT_ROWS);
+        attend_rows(block, n, head_dim, k_pages, v_pages, scale);
+        for (int i = 0; i < n; i++)
+            divide_by_sum(block + i, head_dim);
     }
 }

@@ -94,13 +94,14 @@ static void gather_pages(const struct mix *mix, struct worker_scratch *w, const 
     }
 }
 
-/* Late tiles see the most keys: they come first, so that no long item is left to the end. */
+/* The rows of a prompt are the last run and its late tiles see the most keys: they come first, so
+ * that no long item is left to the end. */
 static void attend_item(void *arg, int item, int worker)
 {
     const struct mix *mix = arg;
     const struct forward *f = mix->s->f;
     const struct model_config *c = &f->config;
-    const struct row_run *run = &mix->runs[item / mix->per_run];
+    const struct row_run *run = &mix->runs[mix->n_runs - 1 - item / mix->per_run];
     int tile = mix->n_tiles - 1 - item % mix->per_run / c->n_kv_heads;
     int head = item % mix->per_run % c->n_kv_heads;
     int from = tile * mix->tile_rows, group = c->n_heads / c->n_kv_heads, ldq = model_q_width(c);
