@@ -14,9 +14,10 @@
  *
  * Threads: several calls may run at once, also for one run. The calling thread hashes (it may sit
  * on a lent core, which the helpers then share); a helper thread for each of at most two files that
- * are under way copies from its source and writes, asleep in the disk most of the time. Memory:
- * PUBLISH_BUFFERS x PUBLISH_BLOCK for each of the two. A file-size limit must not kill the process:
- * SIGXFSZ is ignored by the program. */
+ * are under way copies from its source and writes, asleep in the disk most of the time. On a single
+ * CPU the calling thread copies too, a piece at a time, so that the hash finds it in the cache.
+ * Memory: PUBLISH_BUFFERS x PUBLISH_BLOCK for each of the two. A file-size limit must not kill the
+ * process: SIGXFSZ is ignored by the program. */
 #ifndef STORE_PUBLISH_H
 #define STORE_PUBLISH_H
 
@@ -47,9 +48,9 @@ enum publish_stage {
 const char *publish_stage_name(enum publish_stage s); /* "prepare" ... "latest" */
 
 /* Where the bytes of a streamed file come from. `read` copies n bytes from offset to `to`. It is
- * called by one thread a file, which is not the one that called publish, with rising offsets, at
- * most PUBLISH_BLOCK at a time, and once for each byte: what it hands out is what is hashed and
- * written, even if the source changes afterwards. */
+ * called by one thread a file at a time, a helper's or the one that called publish, with rising
+ * offsets, at most PUBLISH_BLOCK at a time, and once for each byte: what it hands out is what is
+ * hashed and written, even if the source changes afterwards. */
 struct ckpt_source {
     int64_t bytes;
     int (*read)(void *arg, void *to, size_t offset, size_t n, struct err *e);

@@ -98,6 +98,14 @@ int ring_start(struct ring *r, ring_fn *fn, void *arg, struct err *e)
     return err_io(e, "start a thread for disk work");
 }
 
+/* Holds the lock; the helper goes where the caller is. */
+static void follow_cpus(struct ring *r)
+{
+    if (r->cpus_changed)
+        sched_setaffinity(0, sizeof r->cpus, &r->cpus);
+    r->cpus_changed = false;
+}
+
 struct ring_block *ring_fill(struct ring *r)
 {
     struct ring_block *b = NULL;
@@ -107,11 +115,30 @@ struct ring_block *ring_fill(struct ring *r)
         pthread_cond_wait(&r->moved, &r->lock);
     if (!r->given_up)
         b = &r->block[r->filled % (unsigned)r->n];
-    if (r->cpus_changed)
-        sched_setaffinity(0, sizeof r->cpus, &r->cpus);
-    r->cpus_changed = false;
+    follow_cpus(r);
     pthread_mutex_unlock(&r->lock);
     return b;
+}
+
+bool ring_one_cpu(struct ring *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool one = CPU_COUNT(&r->cpus) == 1;
+
+    pthread_mutex_unlock(&r->lock);
+    return one;
+}
+
+bool ring_wait_drained(struct ring *r, unsigned n)
+{
+    pthread_mutex_lock(&r->lock);
+    while (!r->given_up && r->drained < n)
+        pthread_cond_wait(&r->moved, &r->lock);
+    follow_cpus(r);
+    bool done = r->drained >= n;
+
+    pthread_mutex_unlock(&r->lock);
+    return done;
 }
 
 /* One call for each block of some milliseconds: the price of being where the caller is. */

@@ -22,6 +22,10 @@ struct stream {
     struct sha256 *hash;
     struct ring_block *block; /* being hashed, or NULL */
     size_t at;                /* bytes of the block that are */
+    /* the helper's: numbers of blocks */
+    unsigned offered, written;
+    unsigned by_caller; /* the last block that the caller fills is before this one */
+    struct ring_block *blocks[PUBLISH_BUFFERS];
 };
 
 enum { LANES = 2 };
@@ -92,24 +96,58 @@ static int write_block(struct stream *s, const struct ring_block *b, struct err 
     return 0;
 }
 
-/* The helper: copies a block, hands it to the hash, and writes it while it is being hashed. */
+/* The next block. Who copies it: the helper, while the caller hashes the one before. On one CPU the
+ * caller, piece by piece: what it has just copied lies in the cache when it is hashed. False: the
+ * caller has given up, or *e says what failed. */
+static bool offer(struct stream *s, struct ring *r, bool by_caller, struct err *e)
+{
+    size_t total = (size_t)s->source->bytes;
+    struct ring_block *b = ring_fill(r);
+
+    if (!b)
+        return false;
+    b->offset = (size_t)s->offered * PUBLISH_BLOCK;
+    b->n = total - b->offset < PUBLISH_BLOCK ? total - b->offset : PUBLISH_BLOCK;
+    b->bytes = by_caller ? NULL : b->own;
+    if (!by_caller && s->source->read(s->source->arg, b->own, b->offset, b->n, e) < 0)
+        return false;
+    s->blocks[s->offered++ % PUBLISH_BUFFERS] = b;
+    if (by_caller)
+        s->by_caller = s->offered;
+    ring_filled(r);
+    return true;
+}
+
+/* Offers blocks until there is one to write. Reads go in order: while blocks are left to the
+ * caller, the helper copies none. */
+static bool offer_ahead(struct stream *s, struct ring *r, unsigned n_blocks, struct err *e)
+{
+    while (s->offered < n_blocks && s->offered - s->written < PUBLISH_BUFFERS) {
+        bool by_caller = ring_one_cpu(r);
+
+        if (!by_caller && s->by_caller > s->written)
+            return true;
+        if (!offer(s, r, by_caller, e))
+            return false;
+        if (!by_caller)
+            return true;
+    }
+    return true;
+}
+
+/* The helper: offers blocks, and writes them, those that it has copied while they are hashed. */
 static int copy_and_write(void *arg, struct ring *r, struct err *e)
 {
     struct stream *s = arg;
     size_t total = (size_t)s->source->bytes;
-    struct ring_block *b;
+    unsigned n_blocks = (unsigned)((total + PUBLISH_BLOCK - 1) / PUBLISH_BLOCK);
 
-    for (size_t at = 0; at < total; at += b->n) {
-        b = ring_fill(r);
-        if (!b)
+    for (; s->written < n_blocks; s->written++) {
+        if (!offer_ahead(s, r, n_blocks, e))
+            return e->code ? -1 : 0;
+        if (s->written < s->by_caller && !ring_wait_drained(r, s->written + 1))
             return 0;
-        b->bytes = b->own;
-        b->offset = at;
-        b->n = total - at < PUBLISH_BLOCK ? total - at : PUBLISH_BLOCK;
-        if (s->source->read(s->source->arg, b->own, at, b->n, e) < 0)
-            return -1;
-        ring_filled(r);
-        if (write_block(s, b, e) < 0)
+        if (write_block(s, s->blocks[s->written % PUBLISH_BUFFERS], e) < 0)
             return -1;
     }
     if (total % s->align && ftruncate(s->fd, (off_t)total) < 0)
@@ -209,23 +247,38 @@ static size_t left(const struct stream *s)
     return s->block->n - s->at;
 }
 
+/* The next n bytes of the block are there. */
+static int fetch(const struct stream *s, size_t n, struct err *e)
+{
+    const struct ring_block *b = s->block;
+
+    if (b->bytes || s->source->read(s->source->arg, b->own + s->at, b->offset + s->at, n, e) == 0)
+        return 0;
+    return err_wrap(e, "%s", s->file->name);
+}
+
 /* In pieces, so that whoever lent this thread a core can have it back soon. */
-static void hash_lanes(struct writing *w)
+static int hash_lanes(struct writing *w, struct err *e)
 {
     struct stream *a = w->lane[0], *b = w->lane[1], *one = a ? a : b;
     size_t n = left(one) < PUBLISH_PIECE ? left(one) : PUBLISH_PIECE;
 
     if (a && b) {
         n = left(b) < n ? left(b) : n;
-        sha256_update_pair(a->hash, a->block->bytes + a->at, b->hash, b->block->bytes + b->at, n);
+        if (fetch(a, n, e) < 0 || fetch(b, n, e) < 0)
+            return -1;
+        sha256_update_pair(a->hash, a->block->own + a->at, b->hash, b->block->own + b->at, n);
         advance(w, a, n);
         advance(w, b, n);
     } else {
-        sha256_update(one->hash, one->block->bytes + one->at, n);
+        if (fetch(one, n, e) < 0)
+            return -1;
+        sha256_update(one->hash, one->block->own + one->at, n);
         advance(w, one, n);
     }
     if (w->progress)
         w->progress(w->arg, w->done);
+    return 0;
 }
 
 static int pump(struct writing *w, struct err *e)
@@ -234,8 +287,8 @@ static int pump(struct writing *w, struct err *e)
         for (int i = 0; i < LANES; i++)
             if (fill_lane(w, i, e) < 0)
                 return -1;
-        if (w->lane[0] || w->lane[1])
-            hash_lanes(w);
+        if ((w->lane[0] || w->lane[1]) && hash_lanes(w, e) < 0)
+            return -1;
     } while (w->lane[0] || w->lane[1]);
     return 0;
 }

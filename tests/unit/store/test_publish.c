@@ -2,6 +2,7 @@
 #include "store/scratch.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -491,6 +492,84 @@ static void stages_and_bytes_are_told_in_order(void **state)
     free(im.bytes);
 }
 
+/* ---- a caller that is bound to one CPU, always or now and then ---- */
+
+static void bind_to_cpus(int n)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++)
+        CPU_SET((size_t)i, &set);
+    assert_int_equal(sched_setaffinity(0, sizeof set, &set), 0);
+}
+
+static void bind_now_and_then(void *arg, enum publish_stage stage, int64_t done, int64_t total)
+{
+    const cpu_set_t *all = arg;
+    int64_t block = done / PUBLISH_BLOCK;
+
+    (void)total;
+    if (stage != PUBLISH_WEIGHTS || done % PUBLISH_BLOCK)
+        return;
+    if (block % 7 < 3) /* three blocks bound, four free */
+        bind_to_cpus(1);
+    else
+        assert_int_equal(sched_setaffinity(0, sizeof *all, all), 0);
+}
+
+static void save_bound(struct scratch *s, bool moves)
+{
+    struct image im = make_image(40 * (size_t)PUBLISH_BLOCK + 777);
+    struct publish_req req = request(s, &im, moves ? "step-000002" : "step-000001");
+    struct publish_result out;
+    struct buf file = {0};
+    struct err e = {0};
+    char before[SHA256_HEX], after[SHA256_HEX];
+    cpu_set_t all;
+
+    sched_getaffinity(0, sizeof all, &all);
+    im.change = true;
+    sha256_hex_of(im.bytes, im.n, before);
+    bind_to_cpus(1);
+    req.progress = moves ? bind_now_and_then : NULL;
+    req.progress_arg = &all;
+    assert_int_equal(publish(&req, &out, &e), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    read_back(s, moves ? "r1/step-000002/model.safetensors" : "r1/step-000001/model.safetensors",
+              &file);
+    sha256_hex_of(file.data, file.len, after);
+    assert_string_equal(out.weights_sha256, after);
+    assert_string_equal(out.weights_sha256, before);
+    buf_release(&file);
+    free(im.bytes);
+}
+
+static void on_one_cpu_every_byte_is_read_once_and_in_order(void **state)
+{
+    save_bound(*state, false);
+}
+
+static void a_caller_that_moves_between_one_cpu_and_all_writes_the_same(void **state)
+{
+    save_bound(*state, true);
+}
+
+static void on_one_cpu_a_source_that_fails_leaves_nothing_behind(void **state)
+{
+    struct scratch *s = *state;
+    struct image im = make_image(8 * (size_t)PUBLISH_BLOCK);
+    struct publish_req req = request(s, &im, "step-000001");
+    cpu_set_t cpus;
+
+    sched_getaffinity(0, sizeof cpus, &cpus);
+    bind_to_cpus(1);
+    im.fail_at = 6 * (size_t)PUBLISH_BLOCK + 5;
+    assert_false(fails(s, &req, PUBLISH_WEIGHTS, ERR_CANCELLED, 0).published);
+    assert_int_equal(sched_setaffinity(0, sizeof cpus, &cpus), 0);
+    free(im.bytes);
+}
+
 struct saver {
     const struct scratch *s;
     int first;
@@ -555,6 +634,9 @@ int main(void)
         SCRATCH_TEST(a_run_that_is_a_link_out_of_the_root_is_not_written),
         SCRATCH_TEST(latest_that_cannot_move_leaves_a_published_checkpoint),
         SCRATCH_TEST(stages_and_bytes_are_told_in_order),
+        SCRATCH_TEST(on_one_cpu_every_byte_is_read_once_and_in_order),
+        SCRATCH_TEST(a_caller_that_moves_between_one_cpu_and_all_writes_the_same),
+        SCRATCH_TEST(on_one_cpu_a_source_that_fails_leaves_nothing_behind),
         SCRATCH_TEST(two_saves_of_one_run_at_once_do_not_harm_each_other),
     };
 
