@@ -11,7 +11,7 @@
 #include "cli/cli.h"
 #include "cli/client.h"
 
-enum { FORMAT_VERSION = 1, POLL_MS = 50, PATH_ROOM = 256 };
+enum { FORMAT_VERSION = 1, POLL_NS = 50000000, PATH_ROOM = 256 };
 
 struct redo {
     struct client *client;
@@ -118,7 +118,7 @@ static json_t *wait_for(struct redo *x, json_t *op, struct err *e)
 
         snprintf(path, sizeof path, "/api/v1/operations/%.40s", text(op, "id"));
         json_decref(op);
-        nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
         op = client_weaver(x->client, "GET", path, NULL, e);
     }
     return op;
