@@ -257,10 +257,11 @@ static int fetch(const struct stream *s, size_t n, struct err *e)
     return err_wrap(e, "%s", s->file->name);
 }
 
-/* In pieces, so that whoever lent this thread a core can have it back soon. */
-static int hash_lanes(struct writing *w, struct err *e)
+/* In pieces, so that whoever lent this thread a core can have it back soon. `one` is a lane that
+ * has something. */
+static int hash_lanes(struct writing *w, struct stream *one, struct err *e)
 {
-    struct stream *a = w->lane[0], *b = w->lane[1], *one = a ? a : b;
+    struct stream *a = w->lane[0], *b = w->lane[1];
     size_t n = left(one) < PUBLISH_PIECE ? left(one) : PUBLISH_PIECE;
 
     if (a && b) {
@@ -283,13 +284,16 @@ static int hash_lanes(struct writing *w, struct err *e)
 
 static int pump(struct writing *w, struct err *e)
 {
+    struct stream *one;
+
     do {
         for (int i = 0; i < LANES; i++)
             if (fill_lane(w, i, e) < 0)
                 return -1;
-        if ((w->lane[0] || w->lane[1]) && hash_lanes(w, e) < 0)
+        one = w->lane[0] ? w->lane[0] : w->lane[1];
+        if (one && hash_lanes(w, one, e) < 0)
             return -1;
-    } while (w->lane[0] || w->lane[1]);
+    } while (one);
     return 0;
 }
 
