@@ -5,6 +5,7 @@
 
 #include "model/fixture.h"
 
+#include "base/clock.h"
 #include "model/adapter.h"
 #include "train/grads.h"
 #include "train/pass.h"
@@ -226,15 +227,16 @@ static inline void recorded_open(struct golden *g, const char *model, const char
     must(st_index_read(&g->index, g->fd, &e), &e);
 }
 
-static inline void run_to_end(struct pass *p, int64_t deadline)
+/* slice: ns, 0: all at once. */
+static inline void run_to_end(struct pass *p, int64_t slice)
 {
-    while (pass_run(p, deadline) == PASS_MORE)
+    while (pass_run(p, slice ? clock_mono_ns() + slice : 0) == PASS_MORE)
         ;
 }
 
 struct how {
     size_t budget;
-    int64_t deadline;
+    int64_t slice; /* ns, 0: all at once */
     float temperature;
 };
 
@@ -256,14 +258,14 @@ static inline void run_pass(const struct fixture *fx, const struct model *m,
 
     must(p ? 0 : -1, &e);
     must(pass_begin(p, &job, &e), &e);
-    run_to_end(p, how.deadline);
+    run_to_end(p, how.slice);
     assert_true(pass_finite(p));
     assert_int_equal(pass_rows(p), b->rows);
     if (logprobs)
         memcpy(logprobs, pass_logprobs(p), (size_t)b->rows * sizeof *logprobs);
     if (g) {
         pass_back(p, b->coef, g);
-        run_to_end(p, how.deadline);
+        run_to_end(p, how.slice);
     }
     pass_end(p);
     pass_free(p);
