@@ -50,7 +50,7 @@ static void start(struct bench *b, int threads)
     if (!b->forward)
         die(&e);
     b->logits = logits_new(b->forward, &e);
-    b->kv = kv_cache_new(&b->config, (size_t)2 << 30, &e);
+    b->kv = kv_cache_new(&b->config, KV_ALL_LAYERS, (size_t)2 << 30, &e);
     b->hidden = malloc((size_t)FORWARD_ROWS_MAX * (size_t)b->config.hidden * sizeof *b->hidden);
     if (!b->logits || !b->kv || !b->hidden)
         die(&e);

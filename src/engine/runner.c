@@ -125,7 +125,7 @@ static struct runner *runner_new(struct engine *en, const struct model_config *c
     r->logits = logits_new(r->forward, e);
     if (!r->logits)
         goto fail;
-    r->kv = kv_cache_new(c, engine_kv_budget(en), e);
+    r->kv = kv_cache_new(c, KV_ALL_LAYERS, engine_kv_budget(en), e);
     if (!r->kv || make_buffers(r, pool_workers(en->pool), e) < 0)
         goto fail;
     r->prefixes.whole = c->n_conv_layers > 0;

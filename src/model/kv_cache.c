@@ -23,6 +23,7 @@ struct kv_cache {
     float *base; /* reserved addresses for every block */
     size_t map_bytes;
     size_t block_floats;
+    size_t layer_floats; /* from a layer's pages to the next one's; 0: all layers use the same */
     int n_blocks;
     int n_fresh;   /* blocks [n_fresh, n_blocks) were never used: their memory is untouched */
     int *free_ids; /* stack of used and returned blocks */
@@ -50,20 +51,27 @@ static size_t page_floats(const struct kv_cache *kv)
     return (size_t)kv->head_dim * KV_BLOCK;
 }
 
-static size_t block_floats(const struct model_config *c)
+static size_t layer_floats(const struct model_config *c)
 {
-    size_t n = 2 * (size_t)c->head_dim * KV_BLOCK * (size_t)c->n_kv_heads *
-               (size_t)(c->n_layers - c->n_conv_layers);
-
-    return n > 0 ? n : KV_BLOCK; /* no attention layer: blocks only count positions */
+    return 2 * (size_t)c->head_dim * KV_BLOCK * (size_t)c->n_kv_heads;
 }
 
-size_t kv_block_bytes(const struct model_config *c)
+static size_t block_floats(const struct model_config *c, enum kv_layers layers)
 {
-    return block_floats(c) * sizeof(float);
+    size_t n_layers = (size_t)(c->n_layers - c->n_conv_layers);
+
+    if (n_layers == 0)
+        return KV_BLOCK; /* no attention layer: blocks only count positions */
+    return layer_floats(c) * (layers == KV_ONE_LAYER ? 1 : n_layers);
 }
 
-struct kv_cache *kv_cache_new(const struct model_config *c, size_t budget_bytes, struct err *e)
+size_t kv_block_bytes(const struct model_config *c, enum kv_layers layers)
+{
+    return block_floats(c, layers) * sizeof(float);
+}
+
+struct kv_cache *kv_cache_new(const struct model_config *c, enum kv_layers layers,
+                              size_t budget_bytes, struct err *e)
 {
     struct kv_cache *kv = calloc(1, sizeof *kv);
     size_t n;
@@ -76,7 +84,8 @@ struct kv_cache *kv_cache_new(const struct model_config *c, size_t budget_bytes,
     if (c->n_conv_layers > 0)
         kv->conv_layer_floats = (size_t)(c->conv_taps - 1) * (size_t)c->hidden;
     kv->conv_floats = kv->conv_layer_floats * (size_t)c->n_conv_layers;
-    kv->block_floats = block_floats(c);
+    kv->block_floats = block_floats(c, layers);
+    kv->layer_floats = layers == KV_ONE_LAYER ? 0 : layer_floats(c);
     n = budget_bytes / kv_cache_block_bytes(kv);
     if (n == 0) {
         err_set(e, ERR_SPACE, "%zu bytes of cache memory do not hold one block of %zu bytes",
@@ -323,7 +332,7 @@ void kv_seq_advance(struct kv_seq *s, int n)
 
 static size_t page_at(const struct kv_cache *kv, int layer, int head)
 {
-    return 2 * page_floats(kv) * ((size_t)layer * (size_t)kv->n_kv_heads + (size_t)head);
+    return kv->layer_floats * (size_t)layer + 2 * page_floats(kv) * (size_t)head;
 }
 
 float *kv_seq_k_page(const struct kv_seq *s, int block, int layer, int head)

@@ -24,12 +24,20 @@ struct kv_cache;
 struct kv_seq;
 struct model_config;
 
+/* Which layers have pages of their own. */
+enum kv_layers {
+    KV_ALL_LAYERS,
+    KV_ONE_LAYER, /* all use the same pages: for who takes every position through a layer before the
+                     next layer, and generates nothing */
+};
+
 /* Owned, or NULL with ERR_SPACE (the budget holds no block) or ERR_NOMEM. The config is read, not
  * kept. */
-struct kv_cache *kv_cache_new(const struct model_config *c, size_t budget_bytes, struct err *e);
+struct kv_cache *kv_cache_new(const struct model_config *c, enum kv_layers layers,
+                              size_t budget_bytes, struct err *e);
 void kv_cache_free(struct kv_cache *kv); /* NULL is allowed; every sequence has been freed */
 
-size_t kv_block_bytes(const struct model_config *c); /* of a block in a cache of this config */
+size_t kv_block_bytes(const struct model_config *c, enum kv_layers layers); /* of such a cache */
 size_t kv_cache_block_bytes(const struct kv_cache *kv);
 int kv_cache_blocks(const struct kv_cache *kv);      /* that the budget holds */
 int kv_cache_blocks_used(const struct kv_cache *kv); /* held by sequences */

@@ -19,6 +19,7 @@
 #include "kernels/backward.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
+#include "model/kv_cache.h"
 #include "model/layer_phases.h"
 #include "model/logits.h"
 #include "train/chains.h"
@@ -26,7 +27,6 @@
 #include "train/pass.h"
 
 struct forward;
-struct kv_cache;
 
 enum {
     NO_TARGET = -100,
@@ -146,6 +146,7 @@ struct pass {
     size_t memory_bytes;
     struct arena_rows a;
     struct kv_cache *kv;
+    enum kv_layers kv_layers;
     struct slot *slots; /* [n_slots] */
     int n_slots;
     struct row_run *runs; /* of the chunk at hand */

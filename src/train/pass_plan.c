@@ -35,6 +35,12 @@ static int places_of(const struct model_config *c, const struct plan *pl)
     return pl->kept < c->n_layers ? pl->kept + 1 : pl->kept;
 }
 
+/* A pass that goes back walks layer by layer. */
+static enum kv_layers kv_layers_of(const struct pass_job *job)
+{
+    return job->backward ? KV_ONE_LAYER : KV_ALL_LAYERS;
+}
+
 /* ---- cutting ---- */
 
 static void cut_inner(struct arena_rows *a, struct cutter *c, const struct model_config *g, int n,
@@ -136,7 +142,7 @@ static void make_groups(const struct chooser *ch, int limit)
     pl->kv_bytes = 0;
     for (int i = 0; i < pl->n_slots; i++)
         pl->kv_bytes += (size_t)blocks_of(pl->slot_rows[i], KV_BLOCK);
-    pl->kv_bytes *= kv_block_bytes(&ch->p->config);
+    pl->kv_bytes *= kv_block_bytes(&ch->p->config, kv_layers_of(ch->job));
 }
 
 static bool fits(const struct chooser *ch, int kept)
@@ -296,14 +302,17 @@ static int take_memory(struct pass *p, size_t bytes, struct err *e)
 }
 
 /* One sequence for each place of a group, its blocks taken for good. */
-static int take_slots(struct pass *p, const struct plan *plan, struct err *e)
+static int take_slots(struct pass *p, const struct pass_job *job, const struct plan *plan,
+                      struct err *e)
 {
-    size_t blocks = plan->kv_bytes / kv_block_bytes(&p->config);
+    enum kv_layers layers = kv_layers_of(job);
+    size_t blocks = plan->kv_bytes / kv_block_bytes(&p->config, layers);
 
     pass_drop_slots(p);
-    if (!p->kv || (size_t)kv_cache_blocks(p->kv) < blocks) {
+    if (!p->kv || p->kv_layers != layers || (size_t)kv_cache_blocks(p->kv) < blocks) {
         kv_cache_free(p->kv);
-        p->kv = kv_cache_new(&p->config, plan->kv_bytes, e);
+        p->kv = kv_cache_new(&p->config, layers, plan->kv_bytes, e);
+        p->kv_layers = layers;
     }
     p->slots = p->kv ? calloc((size_t)plan->n_slots, sizeof *p->slots) : NULL;
     if (!p->slots)
@@ -333,7 +342,7 @@ void pass_drop_slots(struct pass *p)
 int plan_take(struct pass *p, const struct pass_job *job, const struct plan *plan, int rows,
               struct err *e)
 {
-    if (take_memory(p, plan->bytes - plan->kv_bytes, e) < 0 || take_slots(p, plan, e) < 0)
+    if (take_memory(p, plan->bytes - plan->kv_bytes, e) < 0 || take_slots(p, job, plan, e) < 0)
         return -1;
     cut_call(p, plan, job, rows, p->memory);
     return 0;

@@ -1,4 +1,6 @@
-/* train/pass_walk.c - a group goes forward: chunk by chunk, layer by layer, phase by phase. */
+/* train/pass_walk.c - a group goes forward in chunks of rows, phase by phase. Where it will go
+ * back, the inputs of every layer are kept, and all chunks pass a layer before the next one: keys
+ * and values of one layer are enough. Else a chunk passes all layers before the next chunk. */
 #include <math.h>
 #include <string.h>
 
@@ -234,25 +236,41 @@ static bool head_of_chunk(struct pass *p)
     return p->walk.phase >= p->walk.n_wanted;
 }
 
+/* The chunk has passed its layer: what comes next; true: nothing. */
+static bool next_place(struct pass *p)
+{
+    int layer = p->walk.layer, n_layers = p->config.n_layers;
+    int next = p->walk.row + p->walk.rows;
+    bool last_chunk = next == walked(p)->rows;
+
+    if (!p->job.backward && layer < n_layers) {
+        p->walk.layer++;
+        p->walk.phase = 0;
+        return false;
+    }
+    if (layer == n_layers && last_chunk)
+        return true;
+    if (!p->job.backward)
+        begin_chunk(p, next, -1);
+    else if (last_chunk)
+        begin_chunk(p, 0, layer + 1);
+    else
+        begin_chunk(p, next, layer);
+    return false;
+}
+
 bool walk_step(struct pass *p)
 {
     struct walk *w = &p->walk;
 
     if (w->layer < 0) {
         pool_run(p->pool, embed_item, p, blocks_of(w->rows, ROW_ITEM));
-        w->layer = 0;
-    } else if (w->layer < p->config.n_layers) {
-        run_phase(p);
-        if (w->phase == LAYER_PHASES) {
-            w->layer++;
-            w->phase = 0;
-        }
-    } else if (head_of_chunk(p)) {
-        if (w->row + w->rows == walked(p)->rows)
-            return true;
-        begin_chunk(p, w->row + w->rows, -1);
+        return next_place(p);
     }
-    return false;
+    if (w->layer == p->config.n_layers)
+        return head_of_chunk(p) && next_place(p);
+    run_phase(p);
+    return w->phase == LAYER_PHASES && next_place(p);
 }
 
 /* ---- inner activations again ---- */

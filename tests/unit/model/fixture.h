@@ -84,7 +84,7 @@ static inline void fixture_start(struct fixture *fx, const struct kernels *k, in
     must(fx->forward ? 0 : -1, &e);
     fx->logits = logits_new(fx->forward, &e);
     must(fx->logits ? 0 : -1, &e);
-    fx->kv = kv_cache_new(&fx->config, kv_bytes, &e);
+    fx->kv = kv_cache_new(&fx->config, KV_ALL_LAYERS, kv_bytes, &e);
     must(fx->kv ? 0 : -1, &e);
 }
 

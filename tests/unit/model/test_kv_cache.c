@@ -24,7 +24,7 @@ static struct kv_cache *cache(bool conv, int blocks)
 {
     struct model_config c = shape(conv);
     struct err e = {0};
-    struct kv_cache *kv = kv_cache_new(&c, (size_t)blocks * BLOCK_BYTES + 100, &e);
+    struct kv_cache *kv = kv_cache_new(&c, KV_ALL_LAYERS, (size_t)blocks * BLOCK_BYTES + 100, &e);
 
     must(kv ? 0 : -1, &e);
     assert_int_equal(kv_cache_block_bytes(kv), BLOCK_BYTES);
@@ -221,7 +221,7 @@ static void a_budget_below_one_block_is_refused(void **state)
     struct err e = {0};
 
     (void)state;
-    assert_null(kv_cache_new(&c, BLOCK_BYTES - 1, &e));
+    assert_null(kv_cache_new(&c, KV_ALL_LAYERS, BLOCK_BYTES - 1, &e));
     assert_int_equal(e.code, ERR_SPACE);
 }
 
@@ -230,7 +230,7 @@ static void memory_is_touched_only_when_used(void **state)
 {
     struct model_config c = shape(false);
     struct err e = {0};
-    struct kv_cache *kv = kv_cache_new(&c, (size_t)1 << 36, &e);
+    struct kv_cache *kv = kv_cache_new(&c, KV_ALL_LAYERS, (size_t)1 << 36, &e);
     struct kv_seq *s;
 
     (void)state;
@@ -239,6 +239,29 @@ static void memory_is_touched_only_when_used(void **state)
     grow(s, 10);
     kv_seq_v_page(s, 0, 1, 1)[0] = 1;
     assert_true(kv_cache_max_positions(kv) == 1 << 20);
+    kv_seq_free(s);
+    kv_cache_free(kv);
+}
+
+static void layers_that_share_their_pages_take_the_memory_of_one(void **state)
+{
+    struct model_config c = shape(false);
+    struct err e = {0};
+    struct kv_cache *kv = kv_cache_new(&c, KV_ONE_LAYER, BLOCK_BYTES, &e);
+    size_t bytes = kv_block_bytes(&c, KV_ONE_LAYER);
+    struct kv_seq *s;
+
+    (void)state;
+    must(kv ? 0 : -1, &e);
+    assert_int_equal(bytes * (size_t)c.n_layers, BLOCK_BYTES);
+    assert_int_equal(kv_cache_block_bytes(kv), bytes);
+    assert_int_equal(kv_cache_blocks(kv), c.n_layers);
+    s = sequence(kv);
+    grow(s, KV_BLOCK + 1);
+    assert_ptr_equal(kv_seq_k_page(s, 0, 1, 1), kv_seq_k_page(s, 0, 0, 1));
+    assert_ptr_equal(kv_seq_v_page(s, 1, 1, 0), kv_seq_v_page(s, 1, 0, 0));
+    assert_ptr_not_equal(kv_seq_k_page(s, 0, 0, 1), kv_seq_k_page(s, 0, 0, 0));
+    assert_ptr_not_equal(kv_seq_k_page(s, 0, 0, 0), kv_seq_k_page(s, 1, 0, 0));
     kv_seq_free(s);
     kv_cache_free(kv);
 }
@@ -255,6 +278,7 @@ int main(void)
         cmocka_unit_test(a_fork_needs_a_free_block_for_its_partial_one),
         cmocka_unit_test(convolution_states_start_at_zero_and_are_forked),
         cmocka_unit_test(a_budget_below_one_block_is_refused),
+        cmocka_unit_test(layers_that_share_their_pages_take_the_memory_of_one),
         cmocka_unit_test(memory_is_touched_only_when_used),
     };
 
