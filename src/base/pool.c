@@ -381,6 +381,18 @@ void pool_recall_at(struct pool *p, int64_t at_ns)
         futex_wake(&p->core, INT_MAX);
 }
 
+void pool_recall_now(struct pool *p, int64_t wait_ns)
+{
+    int64_t end = clock_mono_ns() + wait_ns;
+
+    pthread_mutex_lock(&p->lock);
+    if (atomic_load(&p->core) == CORE_LENT)
+        atomic_store(&p->core, CORE_RECALLED);
+    pthread_mutex_unlock(&p->lock);
+    while (atomic_load(&p->core) == CORE_RECALLED && clock_mono_ns() < end)
+        _mm_pause();
+}
+
 static bool is_borrower(struct pool *p)
 {
     pthread_mutex_lock(&p->lock);

@@ -40,6 +40,9 @@ void pool_give_back(struct pool *p);
 /* pool_run's thread, between two loops: lends the core again if it had been taken back, and asks for it at
  * at_ns (clock_mono_ns), 0: not any more. Nothing happens while no core is lent. */
 void pool_recall_at(struct pool *p, int64_t at_ns);
+/* The same at once: returns when the borrower rests or has given the core back, after wait_ns at the
+ * latest. pool_recall_at lends the core again. */
+void pool_recall_now(struct pool *p, int64_t wait_ns);
 /* The borrower, every 0.1 ms or so, and threads that work for it on the same core: returns at once, or
  * when the core is lent again: true. */
 bool pool_rest(struct pool *p);

@@ -12,7 +12,10 @@
 #include "engine/runner.h"
 #include "tensor/weights.h"
 
-enum { PIECE = 1 << 20 }; /* a writer waits at most for the copy of one piece */
+enum {
+    PIECE = 1 << 20,     /* a writer waits at most for the copy of one piece */
+    RECALL_NS = 2000000, /* the borrower of a core may be waiting for the disk */
+};
 
 struct snapshot {
     struct snapshot *next; /* in the engine's list, under its snapshot_lock */
@@ -144,10 +147,12 @@ int snapshot_detach_all(struct engine *e, const struct image *im, struct err *er
     for (struct snapshot *s = e->snapshots; s && rc == 0; s = s->next) {
         if (s->image != im)
             continue;
+        pool_recall_now(e->pool, RECALL_NS); /* the copy is for all cores */
         pthread_mutex_lock(&s->lock);
         rc = detach(e, s, err);
         pthread_mutex_unlock(&s->lock);
     }
+    pool_recall_at(e->pool, 0);
     pthread_mutex_unlock(&e->snapshot_lock);
     return rc;
 }

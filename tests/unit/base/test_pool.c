@@ -261,6 +261,31 @@ static void a_borrower_rests_while_its_core_is_recalled(void **state)
     pool_free(p);
 }
 
+static void a_core_recalled_at_once_is_there_for_the_next_loop(void **state)
+{
+    struct pool *p = new_pool(2);
+    struct sharer s = {.pool = p};
+    pthread_t thread;
+
+    (void)state;
+    pool_recall_now(p, INT64_MAX / 2); /* not lent: nothing to wait for */
+    pthread_create(&thread, NULL, share_main, &s);
+    while (!atomic_load(&s.started))
+        check_every_item_once(p, 8);
+    for (int turn = 0; turn < 3; turn++) {
+        pool_recall_now(p, INT64_MAX / 2);
+        long at_rest = atomic_load(&s.rounds);
+
+        check_every_item_once(p, 100);
+        assert_int_equal(atomic_load(&s.rounds), at_rest);
+        pool_recall_at(p, 0);
+        wait_for_round(&s, at_rest);
+    }
+    atomic_store(&s.stop, true);
+    pthread_join(thread, NULL);
+    pool_free(p);
+}
+
 static void nobody_rests_while_no_core_is_lent(void **state)
 {
     struct pool *p = new_pool(2);
@@ -328,6 +353,7 @@ int main(void)
         cmocka_unit_test(a_copy_writes_its_bytes_and_no_others_at_any_alignment),
         cmocka_unit_test(a_lent_core_is_left_alone_until_it_is_given_back),
         cmocka_unit_test(a_borrower_rests_while_its_core_is_recalled),
+        cmocka_unit_test(a_core_recalled_at_once_is_there_for_the_next_loop),
         cmocka_unit_test(nobody_rests_while_no_core_is_lent),
         cmocka_unit_test(a_borrower_gets_its_own_cpus_back),
         cmocka_unit_test(a_pool_of_one_lends_nothing),
