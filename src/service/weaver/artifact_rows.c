@@ -3,13 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "db/db.h"
 #include "service/times.h"
 #include "service/weaver/impl.h"
+#include "service/weaver/rows.h"
 
 static const char columns[] = "id, checkpoint_id, model_id, uri, kind, status, owner, operation_id,"
                               " size_bytes, manifest, error, ttl_s, expires_ms, created_ms,"
@@ -37,8 +36,10 @@ int w_artifact_update(struct weaver *w, const struct w_artifact *a, struct err *
     return rc;
 }
 
-static void read_row(const struct db_stmt *q, struct w_artifact *a)
+static void read_row(const struct db_stmt *q, void *row)
 {
+    struct w_artifact *a = row;
+
     *a = (struct w_artifact){.size_bytes = db_int(q, 8),
                              .manifest = db_is_null(q, 9) ? NULL : w_parse(db_text(q, 9)),
                              .ttl_s = db_int(q, 11),
@@ -56,31 +57,18 @@ static void read_row(const struct db_stmt *q, struct w_artifact *a)
     db_copy_text(q, 10, a->error, sizeof a->error);
 }
 
-/* `where` may use ?1, ?2 (now) and ?3. */
-static int query(struct weaver *w, struct db_stmt *q, const char *where, const char *a,
-                 const char *b, struct err *e)
+static void release_row(void *row)
 {
-    struct buf sql = {0};
-    int rc;
-
-    buf_printf(&sql, "SELECT %s FROM weaver_artifacts WHERE %s", columns, where);
-    rc = db_query(q, w->db, e, buf_str(&sql), "tit", a, clock_wall_ms(), b);
-    buf_release(&sql);
-    return rc;
+    json_decref(((struct w_artifact *)row)->manifest);
 }
+
+static const struct w_table artifacts = {"weaver_artifacts", columns, sizeof(struct w_artifact),
+                                         read_row, release_row};
 
 static int find_row(struct weaver *w, const char *where, const char *a, const char *b,
                     struct w_artifact *out, struct err *e)
 {
-    struct db_stmt q;
-    int rc = query(w, &q, where, a, b, e);
-
-    if (rc == 0)
-        rc = db_step(&q, e);
-    if (rc > 0)
-        read_row(&q, out);
-    db_query_end(&q, w->db);
-    return rc;
+    return w_row_first(w->db, &artifacts, where, a, b, out, e);
 }
 
 int w_artifact_find(struct weaver *w, const char *id, struct w_artifact *out, struct refusal *r)
@@ -88,7 +76,7 @@ int w_artifact_find(struct weaver *w, const char *id, struct w_artifact *out, st
     struct err e = {0};
     int rc = find_row(w,
                       "id = ?1 AND status <> 'deleted' AND (expires_ms IS NULL OR"
-                      " expires_ms > ?2)",
+                      " expires_ms > ?3)",
                       id, NULL, out, &e);
 
     if (rc > 0)
@@ -103,33 +91,22 @@ int w_artifact_of(struct weaver *w, const char *checkpoint_id, const char *kind,
     struct err ignored = {0};
 
     return find_row(w,
-                    "checkpoint_id = ?1 AND kind = ?3 AND status = 'completed' AND"
-                    " (expires_ms IS NULL OR expires_ms > ?2) ORDER BY rowid DESC",
+                    "checkpoint_id = ?1 AND kind = ?2 AND status = 'completed' AND"
+                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY rowid DESC",
                     checkpoint_id, kind, out, &ignored) > 0;
 }
 
 int w_artifact_each(struct weaver *w, const char *where, const char *arg,
                     int (*fn)(void *arg, const struct w_artifact *a), void *fn_arg, struct err *e)
 {
-    struct w_artifact *all = NULL, *grown;
-    struct db_stmt q;
-    int n = 0, rc = query(w, &q, where, arg, NULL, e);
+    int n, rc;
+    struct w_artifact *all = w_rows_all(w->db, &artifacts, where, arg, &n, e);
 
-    while (rc == 0 && (rc = db_step(&q, e)) > 0) {
-        grown = realloc(all, (size_t)(n + 1) * sizeof *grown);
-        if (!grown) {
-            rc = err_nomem(e);
-            break;
-        }
-        all = grown;
-        read_row(&q, &all[n++]);
-        rc = 0;
-    }
-    db_query_end(&q, w->db);
+    rc = n < 0 ? -1 : 0;
     for (int i = 0; i < n; i++) {
         if (rc == 0)
             rc = fn(fn_arg, &all[i]);
-        json_decref(all[i].manifest);
+        release_row(&all[i]);
     }
     free(all);
     return rc;
@@ -165,7 +142,7 @@ json_t *w_artifact_objects(struct weaver *w, const char *checkpoint_id, struct e
 
     if (w_artifact_each(w,
                         "checkpoint_id = ?1 AND status <> 'deleted' AND (expires_ms IS NULL OR"
-                        " expires_ms > ?2) ORDER BY rowid",
+                        " expires_ms > ?3) ORDER BY rowid",
                         checkpoint_id, add_object, items, e) == 0)
         return items;
     json_decref(items);

@@ -27,7 +27,7 @@ int w_artifact_find(struct weaver *w, const char *id, struct w_artifact *out, st
 /* 1: the newest completed one of this kind. 0: none. */
 int w_artifact_of(struct weaver *w, const char *checkpoint_id, const char *kind,
                   struct w_artifact *out);
-/* `where` may use ?1 (arg) and ?2 (now). */
+/* `where` as in rows.h; arg is ?1. */
 int w_artifact_each(struct weaver *w, const char *where, const char *arg,
                     int (*fn)(void *arg, const struct w_artifact *a), void *fn_arg, struct err *e);
 json_t *w_artifact_object(const struct w_artifact *a);

@@ -240,7 +240,7 @@ void w_artifacts_sweep(struct weaver *w)
 {
     struct err e = {0};
 
-    if (w_artifact_each(w, "expires_ms <= ?2 AND status = 'completed'", NULL, bury, w, &e) < 0)
+    if (w_artifact_each(w, "expires_ms <= ?3 AND status = 'completed'", NULL, bury, w, &e) < 0)
         log_ev(LOG_WARNING, "weaver_sweep", "cause=\"%s\"", e.msg);
 }
 

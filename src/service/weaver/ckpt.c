@@ -16,6 +16,7 @@
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/operations.h"
+#include "service/weaver/rows.h"
 #include "store/catalogue.h"
 
 /* A checkpoint that something reads. */
@@ -29,8 +30,9 @@ static const char columns[] =
     "id, model_id, operation_id, slug, name, type, status, owner, base_model, row_id, mode, rank,"
     " train_attn, train_mlp, train_unembed, step, has_optimizer, ttl_s, expires_ms, created_ms";
 
-static void read_row(const struct db_stmt *q, struct w_ckpt *c)
+static void read_row(const struct db_stmt *q, void *row)
 {
+    struct w_ckpt *c = row;
     int type = ckpt_type_by_name(db_text(q, 5));
 
     *c = (struct w_ckpt){.type = type < 0 ? CKPT_WEIGHT : (enum ckpt_type)type,
@@ -56,55 +58,22 @@ static void read_row(const struct db_stmt *q, struct w_ckpt *c)
     db_copy_text(q, 8, c->base_model, sizeof c->base_model);
 }
 
-/* `where` is a literal that may use ?1 and ?2 (texts) and ?3 (now). */
-static int query(struct weaver *w, struct db_stmt *q, const char *where, const char *a,
-                 const char *b, struct err *e)
-{
-    struct buf sql = {0};
-    int rc;
+static const struct w_table ckpts = {"weaver_checkpoints", columns, sizeof(struct w_ckpt), read_row,
+                                     NULL};
 
-    buf_printf(&sql, "SELECT %s FROM weaver_checkpoints WHERE %s", columns, where);
-    rc = db_query(q, w->db, e, buf_str(&sql), "tti", a, b, clock_wall_ms());
-    buf_release(&sql);
-    return rc;
-}
-
-/* 1 found, 0 none. */
 static int find_row(struct weaver *w, const char *where, const char *a, const char *b,
                     struct w_ckpt *out, struct err *e)
 {
-    struct db_stmt q;
-    int rc = query(w, &q, where, a, b, e);
-
-    if (rc == 0)
-        rc = db_step(&q, e);
-    if (rc > 0)
-        read_row(&q, out);
-    db_query_end(&q, w->db);
-    return rc;
+    return w_row_first(w->db, &ckpts, where, a, b, out, e);
 }
 
 int w_ckpt_each(struct weaver *w, const char *where, const char *arg,
                 int (*fn)(void *arg, const struct w_ckpt *c), void *fn_arg, struct err *e)
 {
-    struct w_ckpt *all = NULL, *grown;
-    struct db_stmt q;
-    int n = 0, cap = 0, rc = query(w, &q, where, arg, NULL, e);
+    int n, rc;
+    struct w_ckpt *all = w_rows_all(w->db, &ckpts, where, arg, &n, e);
 
-    while (rc == 0 && (rc = db_step(&q, e)) > 0) {
-        if (n == cap) {
-            cap = cap ? 2 * cap : 16;
-            grown = realloc(all, (size_t)cap * sizeof *grown);
-            if (!grown) {
-                rc = err_nomem(e);
-                break;
-            }
-            all = grown;
-        }
-        read_row(&q, &all[n++]);
-        rc = 0;
-    }
-    db_query_end(&q, w->db);
+    rc = n < 0 ? -1 : 0;
     for (int i = 0; i < n && rc == 0; i++)
         rc = fn(fn_arg, &all[i]);
     free(all);
