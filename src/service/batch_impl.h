@@ -34,6 +34,9 @@ struct batches {
     int64_t prune_ns;      /* the thread's alone: when to look for expired files again */
     int64_t next_expiry_s; /* the thread's alone: of the batches that are open; 0: none */
     struct chunk *ahead;   /* the thread's alone: runs while another is recorded; or NULL */
+    /* The thread's alone: the lease that batches take themselves; "" in `lease`: none. */
+    struct batch_note own;
+    int64_t own_model;
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -42,9 +45,6 @@ struct batches {
     int n_notes;
     char running[BATCH_ID_MAX]; /* whose rows are with the engine */
     bool interrupt;             /* they are to be given up */
-    /* The lease that batches take themselves; "" in `lease`: none. */
-    struct batch_note own;
-    int64_t own_model;
 };
 
 /* batches.c */

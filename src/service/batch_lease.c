@@ -103,9 +103,7 @@ void batch_lease_drop(struct batches *b)
     leases_release(b->s->leases, b->own_model, b->own.lease, &ended, &r);
     json_decref(ended);
     refusal_clear(&r);
-    pthread_mutex_lock(&b->lock);
     b->own = (struct batch_note){0};
-    pthread_mutex_unlock(&b->lock);
 }
 
 static int64_t own_ttl(const struct settings *set)
@@ -120,17 +118,15 @@ static int acquire(struct batches *b, const struct batch_row *row, struct refusa
     json_t *terms = json_pack("{s:o, s:s, s:I}", "holder", json_sprintf("millm-batch:%s", row->id),
                               "reason", "a batch is running", "ttl_seconds", (json_int_t)ttl_s);
     json_t *lease = NULL;
-    int rc = models_lease_take(b->s, row->model_row, terms, NULL, &lease, r);
+    int rc = models_lease_take(b->s, row->model_row, terms, NULL, true, &lease, r);
 
     if (rc == 0) {
-        pthread_mutex_lock(&b->lock);
         str_copy(b->own.id, sizeof b->own.id, row->id);
         str_copy(b->own.lease, sizeof b->own.lease,
                  json_string_value(json_object_get(lease, "lease_id")));
         b->own.ttl_s = ttl_s;
         b->own.renew_ns = third_of(ttl_s);
         b->own_model = row->model_row;
-        pthread_mutex_unlock(&b->lock);
     }
     json_decref(terms);
     json_decref(lease);

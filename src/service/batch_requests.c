@@ -241,14 +241,9 @@ static int read_body(struct batches *b, const json_t *body, struct batch_row *ro
 /* A live lease stands in the way, unless it is presented, or another batch holds it. */
 static int check_lease(struct batches *b, const char *lease, struct refusal *r)
 {
-    struct lease_ask ask = {.id = lease, .operation = "batch", .code = REFUSAL_V1_MODEL_LEASED};
-    char own[SECRET_MAX];
+    const struct lease_ask ask = {
+        .id = lease, .for_batch = true, .operation = "batch", .code = REFUSAL_V1_MODEL_LEASED};
 
-    pthread_mutex_lock(&b->lock);
-    memcpy(own, b->own.lease, sizeof own);
-    pthread_mutex_unlock(&b->lock);
-    if (own[0])
-        ask.id = own;
     return leases_refuse(b->s->leases, &ask, r);
 }
 

@@ -184,8 +184,9 @@ static int fail_no_line(struct validation *v)
 /* Another's lease stands against the batch; those of batches do not. */
 static bool leased_away(struct batches *b, const char *id)
 {
-    struct lease_ask ask = {.operation = "batch", .code = REFUSAL_V1_MODEL_LEASED};
-    struct batch_note *note, lent = {0}, own;
+    struct lease_ask ask = {
+        .for_batch = true, .operation = "batch", .code = REFUSAL_V1_MODEL_LEASED};
+    struct batch_note *note, lent = {0};
     struct refusal r = {0};
     bool away;
 
@@ -193,9 +194,8 @@ static bool leased_away(struct batches *b, const char *id)
     note = batch_note_locked(b, id);
     if (note)
         lent = *note;
-    own = b->own;
     pthread_mutex_unlock(&b->lock);
-    ask.id = lent.lease[0] ? lent.lease : own.lease[0] ? own.lease : NULL;
+    ask.id = lent.lease[0] ? lent.lease : NULL;
     away = leases_refuse(b->s->leases, &ask, &r) < 0;
     refusal_clear(&r);
     return away;

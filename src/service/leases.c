@@ -18,6 +18,7 @@ struct lease {
     int64_t model_id; /* 0: the slot is empty */
     char *model_name, *holder, *reason;
     unsigned char digest[SHA256_BYTES];
+    bool for_batch;
     int64_t ttl_s;
     int64_t acquired_ms, renewed_ms, expires_ms; /* wall */
     int64_t expires_ns;                          /* monotonic */
@@ -141,7 +142,8 @@ static int fill(struct lease *x, int64_t model_id, const char *model_name,
     *x = (struct lease){.model_id = model_id,
                         .model_name = strdup(model_name),
                         .holder = strdup(t->holder),
-                        .reason = strdup(t->reason)};
+                        .reason = strdup(t->reason),
+                        .for_batch = t->for_batch};
     if (!x->model_name || !x->holder || !x->reason) {
         lease_release(x);
         return err_nomem(e);
@@ -323,7 +325,7 @@ int leases_refuse(struct leases *l, const struct lease_ask *ask, struct refusal 
     pthread_mutex_lock(&l->lock);
     live = live_locked(l);
     own = live && ask->id && secret_equal(live->digest, digest);
-    if (live && !own)
+    if (live && !own && !(ask->for_batch && live->for_batch))
         rc = refuse_leased(live, ask, r);
     pthread_mutex_unlock(&l->lock);
     if (ask->id && !live)

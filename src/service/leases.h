@@ -14,6 +14,7 @@
 #define SERVICE_LEASES_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "service/refusal.h"
@@ -28,6 +29,7 @@ void leases_free(struct leases *l); /* NULL is allowed */
 struct lease_terms {
     const char *holder, *reason; /* trimmed, checked; borrowed */
     int64_t ttl_s;
+    bool for_batch; /* taken by a batch of the server: no other batch minds it */
 };
 
 /* MODEL_LEASED while another one is live. *lease holds its `lease_id`, the only time. */
@@ -51,6 +53,7 @@ struct lease_ask {
     const char *operation;  /* "load", "unload", "lease", "batch", "weights_load", "adapter" */
     int64_t target;         /* model that would become resident, 0: none or not known */
     enum refusal_code code; /* MODEL_LEASED or V1_MODEL_LEASED */
+    bool for_batch;         /* asked for a batch: leases of batches let it through */
 };
 /* 0: no lease, or the own one; else -1 with *r. An id that fits nothing is logged and ignored. */
 int leases_refuse(struct leases *l, const struct lease_ask *ask, struct refusal *r);

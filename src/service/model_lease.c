@@ -23,6 +23,7 @@ struct lease_op {
     struct model_row row;
     char *holder, *reason; /* owned, trimmed */
     int64_t ttl_s;
+    bool for_batch;
     json_t *data;
 };
 
@@ -138,7 +139,7 @@ static const struct refusal_rule lease_rules[] = {
 static int acquire(struct op *base, struct refusal *r)
 {
     struct lease_op *op = (struct lease_op *)base;
-    const struct lease_terms terms = {op->holder, op->reason, op->ttl_s};
+    const struct lease_terms terms = {op->holder, op->reason, op->ttl_s, op->for_batch};
 
     return leases_acquire(base->s->leases, op->row.id, base->served->name, &terms, &op->data, r);
 }
@@ -157,9 +158,9 @@ static int parse_terms(struct lease_op *op, struct service *s, const json_t *bod
 }
 
 int models_lease_take(struct service *s, int64_t id, const json_t *body, const json_t *errors,
-                      json_t **data, struct refusal *r)
+                      bool for_batch, json_t **data, struct refusal *r)
 {
-    struct lease_op op = {0};
+    struct lease_op op = {.for_batch = for_batch};
     int rc = -1;
 
     op_begin(&op.op, s, &op.req, NULL);

@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct model_row;
@@ -39,7 +40,7 @@ int refuse_locked(const struct model_row *row, struct refusal *r); /* MODEL_LOCK
 
 /* model_lease.c: see service/leases.h. `lease`: X-miLLM-Lease or NULL. */
 int models_lease_take(struct service *s, int64_t id, const json_t *body, const json_t *errors,
-                      json_t **data, struct refusal *r);
+                      bool for_batch, json_t **data, struct refusal *r);
 int models_lease_get(struct service *s, int64_t id, json_t **data, struct refusal *r);
 int models_lease_renew(struct service *s, int64_t id, const char *lease, const json_t *body,
                        const json_t *errors, json_t **data, struct refusal *r);

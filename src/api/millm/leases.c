@@ -19,7 +19,7 @@ void millm_take_lease(struct api_call *call)
 
     api_body_object(call, 0, &body, &errors);
     if (rc == 0)
-        rc = models_lease_take(call->api->service, call->id, body, errors, &data, &r);
+        rc = models_lease_take(call->api->service, call->id, body, errors, false, &data, &r);
     json_decref(body);
     json_decref(errors);
     millm_answer(call, 201, rc, data, &r);

@@ -49,22 +49,29 @@ static const char *word(const json_t *o, const char *key)
     return s ? s : "";
 }
 
-static int take(struct fixture *f, int64_t ttl_s)
+static int take_by(struct fixture *f, const struct lease_terms *t)
 {
-    const struct lease_terms t = {"bench", "a run", ttl_s};
     int rc;
 
     json_decref(f->data);
     f->data = NULL;
-    rc = leases_acquire(f->l, MODEL, "tiny", &t, &f->data, &f->r);
+    rc = leases_acquire(f->l, MODEL, "tiny", t, &f->data, &f->r);
     if (rc == 0)
         snprintf(f->id, sizeof f->id, "%s", word(f->data, "lease_id"));
     return rc;
 }
 
+static int take(struct fixture *f, int64_t ttl_s)
+{
+    const struct lease_terms t = {.holder = "bench", .reason = "a run", .ttl_s = ttl_s};
+
+    return take_by(f, &t);
+}
+
 static int blocked(struct fixture *f, const char *id)
 {
-    const struct lease_ask ask = {id, "load", OTHER, REFUSAL_MODEL_LEASED};
+    const struct lease_ask ask = {
+        .id = id, .operation = "load", .target = OTHER, .code = REFUSAL_MODEL_LEASED};
 
     return leases_refuse(f->l, &ask, &f->r);
 }
@@ -182,11 +189,29 @@ static void only_the_last_ended_leases_are_remembered(void **state)
     assert_int_equal(f->r.code, REFUSAL_LEASE_NOT_FOUND);
 }
 
+/* Known from the moment it is taken, not when its batch has noted the id. */
+static void leases_of_batches_do_not_stand_against_batches(void **state)
+{
+    static const struct lease_terms of_batch = {"batch", "rows", 60, .for_batch = true};
+    const struct lease_ask batch = {
+        .operation = "batch", .code = REFUSAL_V1_MODEL_LEASED, .for_batch = true};
+    struct fixture *f = *state;
+
+    assert_int_equal(take(f, 60), 0);
+    assert_int_equal(leases_refuse(f->l, &batch, &f->r), -1);
+    refusal_clear(&f->r);
+    leases_end_resident(f->l);
+    assert_int_equal(take_by(f, &of_batch), 0);
+    assert_int_equal(leases_refuse(f->l, &batch, &f->r), 0);
+    assert_int_equal(blocked(f, NULL), -1);
+}
+
 #define LEASE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        LEASE_TEST(leases_of_batches_do_not_stand_against_batches),
         LEASE_TEST(a_lease_blocks_others_and_lets_its_owner_through),
         LEASE_TEST(the_id_is_told_once),
         LEASE_TEST(there_is_one_lease_at_a_time),
