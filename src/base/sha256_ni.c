@@ -1,7 +1,5 @@
 #include "base/sha256_ni.h"
 
-#if defined(__x86_64__)
-
 #include <cpuid.h>
 #include <immintrin.h>
 
@@ -104,17 +102,3 @@ sha256_ni_pair(uint32_t *const state[2], const unsigned char *const bytes[2], si
     words_to(state[0], x);
     words_to(state[1], y);
 }
-
-#else
-
-bool sha256_ni_usable(void)
-{
-    return false;
-}
-
-void sha256_ni_pair(uint32_t *const state[2], const unsigned char *const bytes[2], size_t n)
-{
-    (void)state, (void)bytes, (void)n;
-}
-
-#endif

@@ -66,7 +66,7 @@ static int take_snapshot(struct op *base, struct refusal *r)
 
 /* ---- writing ---- */
 
-/* On the helper's thread. */
+/* On a helper's thread, or the one that publishes. */
 static int read_snapshot(void *arg, void *to, size_t offset, size_t n, struct err *e)
 {
     struct save_op *op = arg;

@@ -32,7 +32,6 @@ struct err;
 struct faults;
 
 enum { PUBLISH_BLOCK = 4 << 20, PUBLISH_BUFFERS = 4 };
-enum { PUBLISH_PIECE = 128 << 10 }; /* hashed in less than 0.1 ms */
 
 enum publish_stage {
     PUBLISH_PREPARE,
@@ -91,7 +90,7 @@ struct publish_req {
     void *manifest_arg;
     bool move_latest; /* false: the stage `latest` is left out */
     /* May be NULL. Called at the start of every stage (done = 0) and in `weights` after every
-     * PUBLISH_PIECE, by the publishing thread, outside of any lock; it may block for a while (to
+     * SHA256_PIECE, by the publishing thread, outside of any lock; it may block for a while (to
      * give a lent core back). */
     void (*progress)(void *arg, enum publish_stage stage, int64_t done, int64_t total);
     void *progress_arg;

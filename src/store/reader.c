@@ -151,7 +151,7 @@ static int hash_block(const struct ring_block *b, struct sha256 *h, ckpt_block_f
                       void *arg, struct err *e)
 {
     for (size_t at = 0, n; at < b->n; at += n) {
-        n = b->n - at < READER_PIECE ? b->n - at : READER_PIECE;
+        n = b->n - at < SHA256_PIECE ? b->n - at : SHA256_PIECE;
         sha256_update(h, b->bytes + at, n);
         if (on_block && on_block(arg, b->bytes + at, b->offset + at, n, e) < 0)
             return -1;

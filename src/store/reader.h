@@ -17,7 +17,6 @@ struct err;
 struct ckpt_reader;
 
 enum { READER_BLOCK = 4 << 20, READER_BUFFERS = 4 };
-enum { READER_PIECE = 128 << 10 }; /* hashed in less than 0.1 ms */
 
 struct ckpt_facts {
     dev_t dev;
@@ -46,8 +45,8 @@ int ckpt_reader_fd(const struct ckpt_reader *r); /* borrowed, for positioned rea
 typedef int ckpt_block_fn(void *arg, const void *bytes, size_t offset, size_t n, struct err *e);
 
 /* Reads the whole file. `to`, when not NULL, has room for facts.size bytes and receives them (a
- * page-aligned place is read into directly); on_block, when not NULL, is called after each block
- * was hashed. A file that ends early is ERR_FORMAT. The pages read are not kept in the page cache
+ * page-aligned place is read into directly); on_block, when not NULL, is called after each
+ * SHA256_PIECE at most. A file that ends early is ERR_FORMAT. The pages read are not kept in the page cache
  * where direct I/O works. */
 int ckpt_reader_hash(struct ckpt_reader *r, void *to, ckpt_block_fn *on_block, void *arg,
                      char sha256[SHA256_HEX], struct err *e);

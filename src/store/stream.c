@@ -262,7 +262,7 @@ static int fetch(const struct stream *s, size_t n, struct err *e)
 static int hash_lanes(struct writing *w, struct stream *one, struct err *e)
 {
     struct stream *a = w->lane[0], *b = w->lane[1];
-    size_t n = left(one) < PUBLISH_PIECE ? left(one) : PUBLISH_PIECE;
+    size_t n = left(one) < SHA256_PIECE ? left(one) : SHA256_PIECE;
 
     if (a && b) {
         n = left(b) < n ? left(b) : n;

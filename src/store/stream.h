@@ -27,7 +27,7 @@ struct stream_file {
     int fd;       /* filled in: open for the fsync */
 };
 
-/* Called by the calling thread after each PUBLISH_PIECE at most, with the bytes of all files that
+/* Called by the calling thread after each SHA256_PIECE at most, with the bytes of all files that
  * are through. May be NULL. */
 typedef void stream_progress_fn(void *arg, int64_t done);
 

@@ -12,26 +12,18 @@
 #include "tensor/weights.h"
 
 struct trainer_frozen {
-    struct optim *o;           /* counted */
-    bool fresh;                /* moments were zero */
-    atomic_bool failed;        /* a copy could not be made: the view is lost */
-    size_t done[FROZEN_FILES]; /* bytes of each file that were read */
-    float **kept;              /* [SECTIONS][n_pieces], NULL: not changed since, or read already */
+    struct optim *o;       /* counted */
+    bool fresh;            /* moments were zero */
+    atomic_bool failed;    /* a copy could not be made: the view is lost */
+    size_t done[SECTIONS]; /* bytes of each that were read; under its lock */
+    float **kept;          /* [SECTIONS][n_pieces], NULL: not changed since, or read already */
     struct trainer_frozen *next;
 };
 
-static int file_of(const struct optim *o, int section)
+/* In its section. */
+static size_t piece_end(const struct piece *p)
 {
-    return section < (int)o->file[0].first + o->file[0].sections ? 0 : 1;
-}
-
-/* In the file that holds the section. */
-static size_t piece_end(const struct optim *o, int section, int piece)
-{
-    const struct optim_file *f = &o->file[file_of(o, section)];
-    size_t floats = (size_t)(section - (int)f->first) * o->floats;
-
-    return f->header.len + (floats + o->piece[piece].at + o->piece[piece].n) * sizeof(float);
+    return (p->at + p->n) * sizeof(float);
 }
 
 static void keep_piece(struct trainer_frozen *f, int section, int piece)
@@ -39,7 +31,7 @@ static void keep_piece(struct trainer_frozen *f, int section, int piece)
     const struct piece *p = &f->o->piece[piece];
     float **kept = &f->kept[(size_t)section * (size_t)f->o->n_pieces + (size_t)piece];
 
-    if (*kept || f->failed || f->done[file_of(f->o, section)] >= piece_end(f->o, section, piece))
+    if (*kept || f->failed || f->done[section] >= piece_end(p))
         return;
     *kept = malloc(p->n * sizeof **kept);
     if (*kept)
@@ -139,22 +131,21 @@ static int find_piece(const struct optim *o, size_t at)
 
 /* Where bytes of a file's data are. */
 struct spot {
-    int file, section, piece;
-    size_t offset; /* in the data of the file */
-    size_t byte;   /* in the section */
-    size_t len;    /* to the end of the piece, or what is wanted */
+    int section, piece;
+    size_t byte; /* in the section */
+    size_t len;  /* to the end of the piece, or what is wanted */
 };
 
 static struct spot find_spot(const struct optim *o, int file, size_t offset, size_t n)
 {
     size_t section_bytes = o->floats * sizeof(float);
-    struct spot at = {.file = file, .offset = offset, .byte = offset % section_bytes};
+    struct spot at = {.byte = offset % section_bytes};
     const struct piece *p;
 
     at.section = (int)o->file[file].first + (int)(offset / section_bytes);
     at.piece = find_piece(o, at.byte / sizeof(float));
     p = &o->piece[at.piece];
-    at.len = (p->at + p->n) * sizeof(float) - at.byte;
+    at.len = piece_end(p) - at.byte;
     if (at.len > n)
         at.len = n;
     return at;
@@ -173,11 +164,11 @@ static void read_spot(struct trainer_frozen *f, const struct spot *at, char *to)
         memcpy(to, (const char *)*kept + (at->byte - p->at * sizeof(float)), at->len);
     else
         memcpy(to, (const char *)optim_floats(o, (enum section)at->section) + at->byte, at->len);
-    if (*kept && at->byte + at->len == (p->at + p->n) * sizeof(float)) {
+    if (*kept && at->byte + at->len == piece_end(p)) {
         free(*kept);
         *kept = NULL;
     }
-    f->done[at->file] = o->file[at->file].header.len + at->offset + at->len;
+    f->done[at->section] = at->byte + at->len;
 }
 
 static size_t read_header(const struct buf *header, char *to, size_t offset, size_t n)

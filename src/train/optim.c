@@ -38,7 +38,6 @@ static int plan_file(struct optim *o, const char *file, enum section first, int 
 
     f->name = file;
     f->first = first;
-    f->sections = sections;
     for (int s = 0; rc == 0 && s < sections; s++)
         rc = add_section(f, (int)first + s, params, &name, e);
     if (rc == 0)

@@ -27,7 +27,6 @@ enum section { SECTION_M, SECTION_V, SECTION_MASTER, SECTIONS };
 struct optim_file {
     const char *name;
     enum section first;
-    int sections;
     struct st_index index;
     struct buf header;
 };

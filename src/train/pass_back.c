@@ -36,9 +36,11 @@ static void batch_item(void *arg, int item, int worker)
 /* Where the pace of the operation at hand is kept. */
 static double *pace_at(struct pass *p)
 {
-    int head = PACES / 4, op = p->back.op;
+    int op = p->back.op;
 
-    return &p->pace[p->stage == STAGE_HEAD ? op : p->stage == STAGE_LAYER ? head + op : PACES - 1];
+    return &p->pace[p->stage == STAGE_HEAD    ? op
+                    : p->stage == STAGE_LAYER ? HEAD_OPS + op
+                                              : HEAD_OPS + LAYER_OPS];
 }
 
 /* Items for one loop: all that the rest of the slice has time for, so that workers seldom wait for
@@ -92,7 +94,7 @@ static void chains_run(void *arg, int item, int worker)
 bool back_chains(struct pass *p)
 {
     if (p->deadline && p->back.item == 0)
-        chains_limit(&p->chains, (long)(p->slice / SLICE_MS + 1) * ITEM_PRODUCTS);
+        chains_limit(&p->chains, slice_ms(p) * ITEM_PRODUCTS);
     return back_items(p, chains_run, p, chains_items(&p->chains));
 }
 

@@ -285,6 +285,7 @@ void head_begin(struct pass *p)
 }
 
 enum head_op { OP_NORM, OP_LOGITS, OP_BLOCK, OP_LORA, OP_CLEAR, OP_FINAL, OP_WEIGHT, OP_END };
+_Static_assert((int)OP_END == HEAD_OPS, "each operation has a pace");
 
 /* Logits and chains of one block after the other, of one tile after the other. */
 static int after_block(struct pass *p)

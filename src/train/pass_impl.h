@@ -36,7 +36,8 @@ enum {
     HEAD_PART_ROWS = 128, /* of one item */
     HEAD_PART_OUTS = 64,
     HEAD_TILE = 64, /* rows of one call of logits_run */
-    PACES = 40,     /* operations of the backward half: head, layer, embedding */
+    HEAD_OPS = 7,   /* operations of the backward half; the embedding is one */
+    LAYER_OPS = 25,
     SLICE_MS = 1000 * 1000,
 };
 
@@ -167,7 +168,8 @@ struct pass {
     struct grads *grads;
     struct chains chains;    /* of the operation at hand */
     int64_t deadline, slice; /* ns; slice: from the start of pass_run to the deadline */
-    double pace[PACES];      /* ns an item of each operation took last time in this group, or 0 */
+    double pace[HEAD_OPS + LAYER_OPS +
+                1]; /* ns an item of each operation took last time in this group, or 0 */
 };
 
 /* ---- pass_plan.c ---- */
@@ -181,7 +183,8 @@ void pass_free_memory(struct pass *p);
 
 /* ---- pass_walk.c: forward ---- */
 void walk_begin(struct pass *p, int group, bool logits);
-bool walk_step(struct pass *p); /* one operation; true: the group is done */
+bool walk_step(struct pass *p);      /* one operation; true: the group is done */
+long slice_ms(const struct pass *p); /* of this slice, at least 1 */
 /* One phase of all chunks of the group for one layer, up to LAYER_GATE; true: done. */
 void replay_begin(struct pass *p, int group, int layer);
 bool replay_step(struct pass *p);

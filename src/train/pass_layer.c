@@ -471,13 +471,14 @@ static op_fn *const ops[] = {
     norm_in_back,
     norm_in_weight,
 };
+_Static_assert(sizeof ops / sizeof *ops == LAYER_OPS, "each operation has a pace");
 
 bool layer_step(struct pass *p)
 {
     if (!ops[p->back.op](p))
         return false;
     p->back.op++;
-    return p->back.op == sizeof ops / sizeof *ops;
+    return p->back.op == LAYER_OPS;
 }
 
 /* ---- the embedding, after all groups: rows rising, so the order does not depend on groups ---- */

@@ -58,7 +58,7 @@ struct layer_rows rows_of_layer(const struct pass *p, int layer, int row)
 
 /* ---- chunks ---- */
 
-static long slice_ms(const struct pass *p)
+long slice_ms(const struct pass *p)
 {
     return p->slice < SLICE_MS ? 1 : (long)(p->slice / SLICE_MS) + 1;
 }
@@ -264,6 +264,7 @@ bool walk_step(struct pass *p)
     struct walk *w = &p->walk;
 
     if (w->layer < 0) {
+        begin_chunk(p, w->row, -1); /* sized by this slice */
         pool_run(p->pool, embed_item, p, blocks_of(w->rows, ROW_ITEM));
         return next_place(p);
     }

@@ -22,7 +22,7 @@
 
 enum { FILES_MAX = 64, EXPIRY_ROOM = 256 };
 
-/* A source that a helper reads on a lent core. */
+/* A source that is read on a lent core. */
 struct lent {
     struct core_loan *loan;
     struct ckpt_source own;
