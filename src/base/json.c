@@ -134,6 +134,13 @@ int json_get_int(const json_t *o, const char *key, int64_t *out, struct err *e)
     return json_opt_int(o, key, out, e);
 }
 
+const char *json_text_or(const json_t *o, const char *key, const char *absent)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+
+    return s ? s : absent;
+}
+
 int json_opt_str(const json_t *o, const char *key, const char **out, struct err *e)
 {
     const json_t *v = present(o, key);

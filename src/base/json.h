@@ -33,6 +33,9 @@ int json_opt_int(const json_t *o, const char *key, int64_t *out,
                  struct err *e); /* 500.0 counts as 500 */
 int json_opt_num(const json_t *o, const char *key, double *out, struct err *e);
 
+/* The text under a key, borrowed; `absent` where there is none. */
+const char *json_text_or(const json_t *o, const char *key, const char *absent);
+
 /* Whole number stored as integer or as a real without fraction, |v| <= 2^53. */
 bool json_is_whole(const json_t *v, int64_t *out);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -11,6 +12,8 @@
 #include "base/json.h"
 
 enum { ANSWER_MAX = 256 << 20 };
+
+enum { POLL_NS = 50000000 };
 
 struct client {
     CURL *curl;
@@ -292,6 +295,26 @@ json_t *client_weaver(struct client *c, const char *method, const char *path, co
         data = reply.body ? json_incref(reply.body) : json_object();
     client_reply_release(&reply);
     return data;
+}
+
+static bool goes_on(const json_t *envelope)
+{
+    const char *status = json_text_or(envelope, "status", "");
+
+    return strcmp(status, "pending") == 0 || strcmp(status, "running") == 0;
+}
+
+json_t *client_wait(struct client *c, json_t *envelope, struct err *e)
+{
+    char path[128];
+
+    while (envelope && goes_on(envelope)) {
+        snprintf(path, sizeof path, "/api/v1/operations/%.40s", json_text_or(envelope, "id", ""));
+        json_decref(envelope);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        envelope = client_weaver(c, "GET", path, NULL, e);
+    }
+    return envelope;
 }
 
 static size_t to_file(char *bytes, size_t size, size_t n, void *arg)

@@ -45,6 +45,10 @@ json_t *client_data(struct client *c, const char *method, const char *path, cons
 json_t *client_weaver(struct client *c, const char *method, const char *path, const json_t *body,
                       struct err *e);
 
+/* The envelope of an operation of that API (consumed) once it has ended, in whatever way. Owned, or
+ * NULL with *e. */
+json_t *client_wait(struct client *c, json_t *envelope, struct err *e);
+
 /* GET of an address that another answer named, written to `fd` from its beginning. No header of
  * ours is sent along. */
 int client_download(struct client *c, const char *url, int fd, struct err *e);

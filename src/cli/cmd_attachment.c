@@ -11,13 +11,6 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "-";
-}
-
 /* ---- attach-status ---- */
 
 static void print_hold(struct cli *cli, const json_t *data)
@@ -25,15 +18,16 @@ static void print_hold(struct cli *cli, const json_t *data)
     const json_t *hold = json_object_get(data, "hold");
     const json_t *commit = json_object_get(data, "commit");
 
-    fprintf(cli->out, "serving      %s, %lld held\n", text_of(data, "serving"),
+    fprintf(cli->out, "serving      %s, %lld held\n", json_text_or(data, "serving", "-"),
             (long long)json_integer_value(json_object_get(data, "requests_held")));
     if (json_is_object(hold))
         fprintf(cli->out, "hold         by %s since %s, ends by itself at %s\n",
-                text_of(hold, "owner"), text_of(hold, "since"), text_of(hold, "expires_at"));
+                json_text_or(hold, "owner", "-"), json_text_or(hold, "since", "-"),
+                json_text_or(hold, "expires_at", "-"));
     if (json_is_object(commit))
-        fprintf(cli->out, "%-12s by %s since %s, torn at %s\n", text_of(commit, "kind"),
-                text_of(commit, "identity"), text_of(commit, "started_at"),
-                text_of(commit, "watchdog_expires_at"));
+        fprintf(cli->out, "%-12s by %s since %s, torn at %s\n", json_text_or(commit, "kind", "-"),
+                json_text_or(commit, "identity", "-"), json_text_or(commit, "started_at", "-"),
+                json_text_or(commit, "watchdog_expires_at", "-"));
 }
 
 static int print_attachment(struct cli *cli, json_t *data)
@@ -53,12 +47,13 @@ static int print_attachment(struct cli *cli, json_t *data)
     if (!json_is_object(a)) {
         fprintf(cli->out, "nothing is attached\n");
     } else {
-        fprintf(cli->out, "attached     %s (%s, client \"%s\"), %s\n", text_of(a, "identity"),
-                text_of(a, "role"), text_of(a, "client"), text_of(a, "state"));
-        fprintf(cli->out, "since        %s, last seen %s\n", text_of(a, "attached_at"),
-                text_of(a, "last_seen_at"));
+        fprintf(cli->out, "attached     %s (%s, client \"%s\"), %s\n",
+                json_text_or(a, "identity", "-"), json_text_or(a, "role", "-"),
+                json_text_or(a, "client", "-"), json_text_or(a, "state", "-"));
+        fprintf(cli->out, "since        %s, last seen %s\n", json_text_or(a, "attached_at", "-"),
+                json_text_or(a, "last_seen_at", "-"));
     }
-    fprintf(cli->out, "weights      %s\n", text_of(data, "weights_state"));
+    fprintf(cli->out, "weights      %s\n", json_text_or(data, "weights_state", "-"));
     print_hold(cli, data);
     json_decref(data);
     return EXIT_OK;

@@ -7,49 +7,32 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/find_checkpoint.h"
 
-enum { POLL_MS = 200, BLOCK = 1 << 20 };
+enum { BLOCK = 1 << 20 };
 
 struct export_args {
     struct client_args client;
     bool merge;
 };
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "";
-}
-
 /* The artifact of an operation (consumed), once it is done. */
 static json_t *wait_for(struct client *c, json_t *envelope, struct err *e)
 {
-    char path[128];
+    json_t *artifact = NULL;
 
-    while (envelope && strcmp(text_of(envelope, "status"), "done") != 0) {
-        if (strcmp(text_of(envelope, "status"), "error") == 0) {
-            err_set(e, ERR_CONFLICT, "%s: %s", text_of(envelope, "error"),
-                    text_of(envelope, "error_message"));
-            json_decref(envelope);
-            return NULL;
-        }
-        usleep(POLL_MS * 1000);
-        snprintf(path, sizeof path, "/api/v1/operations/%.40s", text_of(envelope, "id"));
-        json_decref(envelope);
-        envelope = client_weaver(c, "GET", path, NULL, e);
-    }
-    if (envelope) {
-        json_t *artifact = json_incref(json_object_get(envelope, "response"));
-
-        json_decref(envelope);
-        return artifact;
-    }
-    return NULL;
+    envelope = client_wait(c, envelope, e);
+    if (envelope && strcmp(json_text_or(envelope, "status", ""), "error") == 0)
+        err_set(e, ERR_CONFLICT, "%s: %s", json_text_or(envelope, "error", ""),
+                json_text_or(envelope, "error_message", ""));
+    else if (envelope)
+        artifact = json_incref(json_object_get(envelope, "response"));
+    json_decref(envelope);
+    return artifact;
 }
 
 static json_t *make_artifact(struct client *c, const char *id, bool merge, struct err *e)
@@ -61,7 +44,7 @@ static json_t *make_artifact(struct client *c, const char *id, bool merge, struc
     snprintf(path, sizeof path, "/api/v1/checkpoints/%.40s/export", id);
     o = client_weaver(c, "POST", path, body, e);
     json_decref(body);
-    if (o && *text_of(o, "kind"))
+    if (o && *json_text_or(o, "kind", ""))
         return o;
     return wait_for(c, o, e);
 }
@@ -94,7 +77,7 @@ static int check_file(int fd, const char *name, const char *want, struct err *e)
 /* A name from a server is a claim: one plain segment, opened beneath the directory. */
 static int fetch(struct client *c, int dir, const json_t *f, struct err *e)
 {
-    const char *name = text_of(f, "name");
+    const char *name = json_text_or(f, "name", "");
     int fd, rc;
 
     if (!*name || strchr(name, '/') || *name == '.')
@@ -102,9 +85,9 @@ static int fetch(struct client *c, int dir, const json_t *f, struct err *e)
     fd = fs_open_beneath(dir, name, O_RDWR | O_CREAT | O_EXCL, 0644, FS_LINKS_NONE, e);
     if (fd < 0)
         return -1;
-    rc = client_download(c, text_of(f, "url"), fd, e);
+    rc = client_download(c, json_text_or(f, "url", ""), fd, e);
     if (rc == 0)
-        rc = check_file(fd, name, text_of(f, "sha256"), e);
+        rc = check_file(fd, name, json_text_or(f, "sha256", ""), e);
     fs_close(fd);
     if (rc < 0)
         unlinkat(dir, name, 0);
@@ -119,7 +102,8 @@ static int fetch_all(struct cli *cli, struct client *c, const json_t *artifact, 
     size_t i;
     int dir = -1, rc = -1;
 
-    snprintf(path, sizeof path, "/api/v1/artifacts/%.40s/download", text_of(artifact, "id"));
+    snprintf(path, sizeof path, "/api/v1/artifacts/%.40s/download",
+             json_text_or(artifact, "id", ""));
     list = client_weaver(c, "GET", path, NULL, e);
     if (list && fs_make_dirs(to, 0755, e) == 0 && (dir = fs_open_dir(to, e)) >= 0)
         rc = 0;
@@ -127,7 +111,7 @@ static int fetch_all(struct cli *cli, struct client *c, const json_t *artifact, 
         if (rc == 0)
             rc = fetch(c, dir, f, e);
         if (rc == 0 && !cli->json)
-            fprintf(cli->out, "%s\t%" JSON_INTEGER_FORMAT "\n", text_of(f, "name"),
+            fprintf(cli->out, "%s\t%" JSON_INTEGER_FORMAT "\n", json_text_or(f, "name", ""),
                     json_integer_value(json_object_get(f, "size")));
     }
     json_decref(list);
@@ -142,7 +126,7 @@ static int run(struct cli *cli, struct client *c, const struct export_args *a, c
     int rc = -1;
 
     if (checkpoint)
-        artifact = make_artifact(c, text_of(checkpoint, "id"), a->merge, &e);
+        artifact = make_artifact(c, json_text_or(checkpoint, "id", ""), a->merge, &e);
     if (artifact)
         rc = fetch_all(cli, c, artifact, argv[2], &e);
     json_decref(checkpoint);

@@ -13,24 +13,18 @@ struct lease_args {
     int64_t ttl_s; /* 0: the server's default */
 };
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "-";
-}
-
 static void print_lease(struct cli *cli, const json_t *lease)
 {
     if (json_object_get(lease, "lease_id"))
-        fprintf(cli->out, "%s\n", text_of(lease, "lease_id"));
-    fprintf(cli->out, "  model    %s\n  holder   %s\n  reason   %s\n", text_of(lease, "model_name"),
-            text_of(lease, "holder"), text_of(lease, "reason"));
+        fprintf(cli->out, "%s\n", json_text_or(lease, "lease_id", "-"));
+    fprintf(cli->out, "  model    %s\n  holder   %s\n  reason   %s\n",
+            json_text_or(lease, "model_name", "-"), json_text_or(lease, "holder", "-"),
+            json_text_or(lease, "reason", "-"));
     if (json_object_get(lease, "end_reason"))
-        fprintf(cli->out, "  ended    %s, %s\n", text_of(lease, "ended_at"),
-                text_of(lease, "end_reason"));
+        fprintf(cli->out, "  ended    %s, %s\n", json_text_or(lease, "ended_at", "-"),
+                json_text_or(lease, "end_reason", "-"));
     else
-        fprintf(cli->out, "  expires  %s\n", text_of(lease, "expires_at"));
+        fprintf(cli->out, "  expires  %s\n", json_text_or(lease, "expires_at", "-"));
 }
 
 static int print_data(struct cli *cli, json_t *data)

@@ -9,13 +9,6 @@
 #include "cli/commands.h"
 #include "cli/find_row.h"
 
-static const char *text_of(const json_t *row, const char *key)
-{
-    const char *s = json_string_value(json_object_get(row, key));
-
-    return s ? s : "-";
-}
-
 static int print_rows(struct cli *cli, json_t *rows)
 {
     struct cli_table *t;
@@ -29,13 +22,12 @@ static int print_rows(struct cli *cli, json_t *rows)
              (const char *const[]){"ID", "NAME", "STATUS", "SERVED AS", "DTYPE", "MB", NULL};
          *h; h++)
         cli_table_cell(t, "%s", *h);
-    json_array_foreach(rows, i, row)
-    {
+    json_array_foreach (rows, i, row) {
         cli_table_cell(t, "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(row, "id")));
-        cli_table_cell(t, "%s", text_of(row, "name"));
-        cli_table_cell(t, "%s", text_of(row, "status"));
-        cli_table_cell(t, "%s", text_of(row, "served_name"));
-        cli_table_cell(t, "%s", text_of(row, "dtype"));
+        cli_table_cell(t, "%s", json_text_or(row, "name", "-"));
+        cli_table_cell(t, "%s", json_text_or(row, "status", "-"));
+        cli_table_cell(t, "%s", json_text_or(row, "served_name", "-"));
+        cli_table_cell(t, "%s", json_text_or(row, "dtype", "-"));
         cli_table_cell(t, "%.0f", json_number_value(json_object_get(row, "disk_size_mb")));
     }
     cli_table_print(t, cli->out);
@@ -62,7 +54,7 @@ static int add(struct cli *cli, struct client *c, const char *dir, const char *n
     if (cli->json)
         return cli_print_json(cli, row);
     fprintf(cli->out, "%" JSON_INTEGER_FORMAT "\t%s\n",
-            json_integer_value(json_object_get(row, "id")), text_of(row, "name"));
+            json_integer_value(json_object_get(row, "id")), json_text_or(row, "name", "-"));
     json_decref(row);
     return EXIT_OK;
 }

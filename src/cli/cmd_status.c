@@ -6,13 +6,6 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "-";
-}
-
 static json_int_t int_of(const json_t *o, const char *key)
 {
     return json_integer_value(json_object_get(o, key));
@@ -26,8 +19,9 @@ static void print_attachment(struct cli *cli, const json_t *data)
         fprintf(cli->out, "attachment  none\n");
         return;
     }
-    fprintf(cli->out, "attachment  %s, %s (%s), since %s\n", text_of(a, "state"),
-            text_of(a, "identity"), text_of(a, "role"), text_of(a, "attached_at"));
+    fprintf(cli->out, "attachment  %s, %s (%s), since %s\n", json_text_or(a, "state", "-"),
+            json_text_or(a, "identity", "-"), json_text_or(a, "role", "-"),
+            json_text_or(a, "attached_at", "-"));
 }
 
 static int print_status(struct cli *cli, json_t *data)
@@ -38,20 +32,20 @@ static int print_status(struct cli *cli, json_t *data)
 
     if (cli->json)
         return cli_print_json(cli, data);
-    fprintf(cli->out, "model       %s (%s), commits %lld\n", text_of(model, "name"),
-            text_of(model, "origin"), (long long)int_of(data, "commits"));
-    fprintf(cli->out, "weights     %s, %lld step%s since load\n", text_of(data, "weights_state"),
-            (long long)int_of(data, "steps_since_load"),
+    fprintf(cli->out, "model       %s (%s), commits %lld\n", json_text_or(model, "name", "-"),
+            json_text_or(model, "origin", "-"), (long long)int_of(data, "commits"));
+    fprintf(cli->out, "weights     %s, %lld step%s since load\n",
+            json_text_or(data, "weights_state", "-"), (long long)int_of(data, "steps_since_load"),
             int_of(data, "steps_since_load") == 1 ? "" : "s");
-    fprintf(cli->out, "serving     %s, %lld held\n", text_of(data, "serving"),
+    fprintf(cli->out, "serving     %s, %lld held\n", json_text_or(data, "serving", "-"),
             (long long)int_of(data, "requests_held"));
     print_attachment(cli, data);
     if (json_is_object(running))
-        fprintf(cli->out, "saving      %s, stage %s\n", text_of(running, "name"),
-                text_of(running, "stage"));
+        fprintf(cli->out, "saving      %s, stage %s\n", json_text_or(running, "name", "-"),
+                json_text_or(running, "stage", "-"));
     if (json_is_object(save))
-        fprintf(cli->out, "last save   %s at %s\n", text_of(save, "name"),
-                text_of(save, "saved_at"));
+        fprintf(cli->out, "last save   %s at %s\n", json_text_or(save, "name", "-"),
+                json_text_or(save, "saved_at", "-"));
     json_decref(data);
     return EXIT_OK;
 }

@@ -13,13 +13,6 @@
 
 enum { PAGE = 100, CURVE_WIDTH = 60 };
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "-";
-}
-
 /* A list with one row an item: NAME of the column and key of the item, in turns. */
 static int print_items(struct cli *cli, json_t *page, const char *const *columns, int n)
 {
@@ -39,7 +32,7 @@ static int print_items(struct cli *cli, json_t *page, const char *const *columns
             if (json_is_integer(v))
                 cli_table_cell(t, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
             else
-                cli_table_cell(t, "%s", text_of(o, columns[2 * (size_t)k + 1]));
+                cli_table_cell(t, "%s", json_text_or(o, columns[2 * (size_t)k + 1], "-"));
         }
     cli_table_print(t, cli->out);
     json_decref(page);
@@ -200,8 +193,8 @@ static int set_ttl(struct cli *cli, struct client *c, const json_t *checkpoint, 
     if (!forever && (end == text || *end))
         return cli_usage(cli, "a lifetime is a number of seconds, or none");
     snprintf(path, sizeof path, "/api/v1/models/%.40s/checkpoints/ttl",
-             text_of(checkpoint, "model_id"));
-    body = json_pack("{s:s, s:o}", "path", text_of(checkpoint, "path"), "ttl_seconds",
+             json_text_or(checkpoint, "model_id", "-"));
+    body = json_pack("{s:s, s:o}", "path", json_text_or(checkpoint, "path", "-"), "ttl_seconds",
                      forever ? json_null() : json_integer(seconds));
     o = client_weaver(c, "PATCH", path, body, &e);
     json_decref(body);
@@ -214,14 +207,15 @@ static int remove_one(struct cli *cli, struct client *c, const json_t *checkpoin
     struct err e = {0};
     json_t *gone;
 
-    snprintf(path, sizeof path, "/api/v1/checkpoints/%.40s", text_of(checkpoint, "id"));
+    snprintf(path, sizeof path, "/api/v1/checkpoints/%.40s", json_text_or(checkpoint, "id", "-"));
     gone = client_weaver(c, "DELETE", path, NULL, &e);
     json_decref(gone);
     if (!gone)
         return cli_fail(cli, &e);
     if (cli->json)
-        return cli_print_json(cli, json_pack("{s:s}", "removed", text_of(checkpoint, "path")));
-    fprintf(cli->out, "removed\t%s\n", text_of(checkpoint, "path"));
+        return cli_print_json(cli,
+                              json_pack("{s:s}", "removed", json_text_or(checkpoint, "path", "-")));
+    fprintf(cli->out, "removed\t%s\n", json_text_or(checkpoint, "path", "-"));
     return EXIT_OK;
 }
 

@@ -11,7 +11,7 @@
 #include "cli/cli.h"
 #include "cli/client.h"
 
-enum { FORMAT_VERSION = 1, POLL_NS = 50000000, PATH_ROOM = 256 };
+enum { FORMAT_VERSION = 1, PATH_ROOM = 256 };
 
 struct redo {
     struct client *client;
@@ -22,13 +22,6 @@ struct redo {
     int64_t seq; /* of the operations that were sent */
     int done;
 };
-
-static const char *text(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "";
-}
 
 /* ---- the file ---- */
 
@@ -85,18 +78,18 @@ static int make_run(struct redo *x, const json_t *header, struct err *e)
 
     if (!session)
         return -1;
-    snprintf(path, sizeof path, "/api/v1/sessions/%.40s/models", text(session, "id"));
+    snprintf(path, sizeof path, "/api/v1/sessions/%.40s/models", json_text_or(session, "id", ""));
     json_decref(session);
     body = json_pack("{s:i, s:s, s:s, s:O}", "model_seq_id", 1, "base_model",
-                     text(header, "base_model"), "training_mode", text(header, "training_mode"),
-                     "training_max_sequence_length",
+                     json_text_or(header, "base_model", ""), "training_mode",
+                     json_text_or(header, "training_mode", ""), "training_max_sequence_length",
                      json_object_get(header, "training_max_sequence_length"));
     if (body && json_is_object(lora))
         json_object_set(body, "lora_config", lora);
     model = post(x, path, body, e);
     if (!model)
         return -1;
-    snprintf(x->model, sizeof x->model, "%.40s", text(model, "id"));
+    snprintf(x->model, sizeof x->model, "%.40s", json_text_or(model, "id", ""));
     json_decref(model);
     return 0;
 }
@@ -108,20 +101,6 @@ static void end_run(struct redo *x)
 
     snprintf(path, sizeof path, "/api/v1/models/%s/terminate", x->model);
     json_decref(client_weaver(x->client, "POST", path, NULL, &ignored));
-}
-
-static json_t *wait_for(struct redo *x, json_t *op, struct err *e)
-{
-    while (op && (strcmp(text(op, "status"), "pending") == 0 ||
-                  strcmp(text(op, "status"), "running") == 0)) {
-        char path[PATH_ROOM];
-
-        snprintf(path, sizeof path, "/api/v1/operations/%.40s", text(op, "id"));
-        json_decref(op);
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-        op = client_weaver(x->client, "GET", path, NULL, e);
-    }
-    return op;
 }
 
 /* ---- one operation ---- */
@@ -151,7 +130,7 @@ static json_t *pass_body(struct redo *x, const json_t *begun, struct err *e)
 /* The same request again; its operation when it has ended. */
 static json_t *send(struct redo *x, const json_t *begun, struct err *e)
 {
-    const char *type = text(begun, "type"), *route;
+    const char *type = json_text_or(begun, "type", ""), *route;
     char path[PATH_ROOM];
     json_t *body;
 
@@ -163,13 +142,13 @@ static json_t *send(struct redo *x, const json_t *begun, struct err *e)
         body = payload(x, "adam_params", json_incref(json_object_get(begun, "adam_params")));
     } else {
         route = "load";
-        body = json_pack("{s:s, s:O}", "path", text(begun, "checkpoint_id"), "include_optimizer",
-                         json_object_get(begun, "include_optimizer"));
+        body = json_pack("{s:s, s:O}", "path", json_text_or(begun, "checkpoint_id", ""),
+                         "include_optimizer", json_object_get(begun, "include_optimizer"));
     }
     if (!body && e->code)
         return NULL;
     snprintf(path, sizeof path, "/api/v1/models/%s/%s", x->model, route);
-    return wait_for(x, post(x, path, body, e), e);
+    return client_wait(x->client, post(x, path, body, e), e);
 }
 
 /* ---- comparing ---- */
@@ -199,14 +178,15 @@ static int compare_pass(const json_t *ended, const json_t *response, struct err 
     digest_vectors(h, outputs, "elementwise_loss");
     sha256_hex(h, sha);
     sha256_free(h);
-    if (strcmp(sha, text(ended, "result_sha256")) == 0)
+    if (strcmp(sha, json_text_or(ended, "result_sha256", "")) == 0)
         return 0;
     return err_set(
         e, ERR_FORMAT,
         "log-probabilities differ: sha256 %.12s... with loss %.9g, recorded are %.12s... "
         "and %.9g",
         sha, json_number_value(json_object_get(json_object_get(response, "metrics"), "loss")),
-        text(ended, "result_sha256"), json_number_value(json_object_get(ended, "loss")));
+        json_text_or(ended, "result_sha256", ""),
+        json_number_value(json_object_get(ended, "loss")));
 }
 
 static int compare_number(const json_t *ended, const json_t *got, const char *key, struct err *e)
@@ -223,14 +203,15 @@ static int compare(const json_t *begun, const json_t *ended, const json_t *op, s
 {
     const json_t *response = json_object_get(op, "response");
 
-    if (strcmp(text(op, "status"), text(ended, "status")) != 0)
-        return err_set(e, ERR_FORMAT, "it ended as %s (%s), recorded is %s", text(op, "status"),
-                       text(op, "error_message"), text(ended, "status"));
-    if (strcmp(text(ended, "status"), "done") != 0)
+    if (strcmp(json_text_or(op, "status", ""), json_text_or(ended, "status", "")) != 0)
+        return err_set(e, ERR_FORMAT, "it ended as %s (%s), recorded is %s",
+                       json_text_or(op, "status", ""), json_text_or(op, "error_message", ""),
+                       json_text_or(ended, "status", ""));
+    if (strcmp(json_text_or(ended, "status", ""), "done") != 0)
         return 0;
-    if (strcmp(text(begun, "type"), "forward_backward") == 0)
+    if (strcmp(json_text_or(begun, "type", ""), "forward_backward") == 0)
         return compare_pass(ended, response, e);
-    if (strcmp(text(begun, "type"), "optim_step") == 0 &&
+    if (strcmp(json_text_or(begun, "type", ""), "optim_step") == 0 &&
         compare_number(ended, json_object_get(response, "metrics"), "grad_norm", e) < 0)
         return -1;
     return compare_number(ended, response, "step", e);
@@ -239,18 +220,18 @@ static int compare(const json_t *begun, const json_t *ended, const json_t *op, s
 /* Failures of the machine and the end of a run changed nothing; those of the numbers did. */
 static bool is_repeatable(const json_t *ended)
 {
-    return strcmp(text(ended, "status"), "done") == 0 ||
-           strcmp(text(ended, "error"), "training_failed") == 0;
+    return strcmp(json_text_or(ended, "status", ""), "done") == 0 ||
+           strcmp(json_text_or(ended, "error", ""), "training_failed") == 0;
 }
 
 static int redo_one(struct redo *x, const json_t *ended, struct err *e)
 {
-    json_t *begun = json_incref(json_object_get(x->begun, text(ended, "op"))), *op;
+    json_t *begun = json_incref(json_object_get(x->begun, json_text_or(ended, "op", ""))), *op;
     int rc = -1;
 
     if (!begun)
         return err_set(e, ERR_FORMAT, "line %ld ends an operation that no line began", x->line);
-    json_object_del(x->begun, text(ended, "op"));
+    json_object_del(x->begun, json_text_or(ended, "op", ""));
     if (!is_repeatable(ended)) {
         json_decref(begun);
         return 0;
@@ -261,7 +242,8 @@ static int redo_one(struct redo *x, const json_t *ended, struct err *e)
     if (rc == 0)
         x->done++;
     else
-        err_wrap(e, "operation %s (line %ld, %s)", text(ended, "op"), x->line, text(begun, "type"));
+        err_wrap(e, "operation %s (line %ld, %s)", json_text_or(ended, "op", ""), x->line,
+                 json_text_or(begun, "type", ""));
     json_decref(op);
     json_decref(begun);
     return rc;
@@ -276,7 +258,8 @@ static int redo_lines(struct redo *x, struct err *e)
         if (json_object_get(line, "status"))
             rc = redo_one(x, line, e);
         else
-            rc = json_object_set(x->begun, text(line, "op"), line) < 0 ? err_nomem(e) : 0;
+            rc = json_object_set(x->begun, json_text_or(line, "op", ""), line) < 0 ? err_nomem(e)
+                                                                                   : 0;
         json_decref(line);
         line = NULL;
         if (rc < 0)

@@ -113,17 +113,10 @@ static int refuse_request(struct refusal *r, const char *param, const char *what
     return refuse_param(r, REFUSAL_V1_INVALID_BATCH_REQUEST, param, "%s %s", param, what);
 }
 
-static const char *text_of(const json_t *body, const char *key)
-{
-    const char *s = json_string_value(json_object_get(body, key));
-
-    return s ? s : "";
-}
-
 static int read_input(struct batches *b, const json_t *body, struct batch_row *row,
                       struct refusal *r)
 {
-    const char *id = text_of(body, "input_file_id");
+    const char *id = json_text_or(body, "input_file_id", "");
     struct file_row file;
 
     if (!*id)
@@ -140,7 +133,7 @@ static int read_endpoint(const json_t *body, struct batch_row *row, struct refus
 {
     static const char *const known[] = {"/v1/chat/completions", "/v1/completions",
                                         "/v1/embeddings"};
-    const char *endpoint = text_of(body, "endpoint");
+    const char *endpoint = json_text_or(body, "endpoint", "");
 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i], endpoint) == 0) {
@@ -155,7 +148,7 @@ static int read_endpoint(const json_t *body, struct batch_row *row, struct refus
 static int read_window(const struct settings *set, const json_t *body, struct batch_row *row,
                        struct refusal *r)
 {
-    const char *window = text_of(body, "completion_window");
+    const char *window = json_text_or(body, "completion_window", "");
     size_t digits = strspn(window, "0123456789");
     char what[64];
 
@@ -175,7 +168,7 @@ static int read_expiry(const json_t *body, struct batch_row *row, struct refusal
 
     if (!v || json_is_null(v))
         return 0;
-    if (strcmp(text_of(v, "anchor"), "created_at") != 0)
+    if (strcmp(json_text_or(v, "anchor", ""), "created_at") != 0)
         return refuse_request(r, "output_expires_after.anchor", "must be created_at.");
     if (!json_is_whole(json_object_get(v, "seconds"), &seconds) || seconds < EXPIRES_LEAST ||
         seconds > EXPIRES_MOST)

@@ -80,28 +80,29 @@ static bool unused(const struct entry *x)
     return atomic_load(&x->image->refs) == 1;
 }
 
-static struct image *find(struct image_cache *c, const char *key)
-{
-    struct image *im = NULL;
-
-    pthread_mutex_lock(&c->lock);
-    for (struct entry *x = c->entries; x && !im; x = x->next)
-        if (strcmp(x->key, key) == 0) {
-            x->used_ns = clock_mono_ns();
-            im = image_ref(x->image);
-        }
-    pthread_mutex_unlock(&c->lock);
-    return im;
-}
-
 /* The lock is held. */
-static bool has(const struct image_cache *c, const char *key)
+static struct entry *entry_of(const struct image_cache *c, const char *key)
 {
-    const struct entry *x = c->entries;
+    struct entry *x = c->entries;
 
     while (x && strcmp(x->key, key) != 0)
         x = x->next;
-    return x != NULL;
+    return x;
+}
+
+static struct image *find(struct image_cache *c, const char *key)
+{
+    struct image *im = NULL;
+    struct entry *x;
+
+    pthread_mutex_lock(&c->lock);
+    x = entry_of(c, key);
+    if (x) {
+        x->used_ns = clock_mono_ns();
+        im = image_ref(x->image);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return im;
 }
 
 /* Consumes nothing: the cache takes a reference of its own. */
@@ -115,7 +116,7 @@ static int keep(struct image_cache *c, const char *key, struct image *im, struct
     x->image = image_ref(im);
     x->used_ns = clock_mono_ns();
     pthread_mutex_lock(&c->lock);
-    if (!has(c, key)) { /* two may have asked for it at once */
+    if (!entry_of(c, key)) { /* two may have asked for it at once */
         x->next = c->entries;
         c->entries = x;
         x = NULL;
@@ -191,13 +192,14 @@ void images_sweep(struct image_cache *c)
 
 bool images_row_held(struct image_cache *c, int64_t row_id)
 {
+    const struct entry *x;
     char key[KEY_MAX];
-    bool held = false;
+    bool held;
 
     snprintf(key, sizeof key, "row-%" PRId64, row_id);
     pthread_mutex_lock(&c->lock);
-    for (const struct entry *x = c->entries; x; x = x->next)
-        held = held || (strcmp(x->key, key) == 0 && !unused(x));
+    x = entry_of(c, key);
+    held = x && !unused(x);
     pthread_mutex_unlock(&c->lock);
     return held;
 }
@@ -223,14 +225,15 @@ static struct image *look(struct image_cache *c, const char *key, bool *hashed,
                           char out[SHA256_HEX])
 {
     struct image *im = NULL;
+    const struct entry *x;
 
     pthread_mutex_lock(&c->lock);
-    for (const struct entry *x = c->entries; x && !im; x = x->next)
-        if (strcmp(x->key, key) == 0) {
-            im = image_ref(x->image);
-            *hashed = x->hashed;
-            memcpy(out, x->sha256, SHA256_HEX);
-        }
+    x = entry_of(c, key);
+    if (x) {
+        im = image_ref(x->image);
+        *hashed = x->hashed;
+        memcpy(out, x->sha256, SHA256_HEX);
+    }
     pthread_mutex_unlock(&c->lock);
     return im;
 }
@@ -337,7 +340,7 @@ bool images_at_hand(struct image_cache *c, const char *key)
     bool there;
 
     pthread_mutex_lock(&c->lock);
-    there = has(c, key);
+    there = entry_of(c, key) != NULL;
     pthread_mutex_unlock(&c->lock);
     return there;
 }

@@ -30,6 +30,7 @@ struct weaver {
     struct image_cache *images;
     struct w_gap *gap; /* finisher */
 
+    pthread_mutex_t revival; /* one lost run is brought back at a time; taken before `lock` */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation ended, an answer is known, or we stop */
     bool stopping;

@@ -392,7 +392,8 @@ static int refuse_ended_meanwhile(struct weaver *w, struct w_run *run, struct re
     return w_model_refuse_absent(w, run->id, r);
 }
 
-struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r)
+/* The lock of revivals is held: two would each take the memory and open the same log. */
+static struct w_run *bring_back(struct weaver *w, const char *id, struct refusal *r)
 {
     struct w_run *live = w_run_peek(w, id);
     struct revival v = {0};
@@ -414,6 +415,18 @@ struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r)
     image_unref(base);
     w_run_unref(v.run);
     return NULL;
+}
+
+struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r)
+{
+    struct w_run *run = w_run_peek(w, id);
+
+    if (run)
+        return run;
+    pthread_mutex_lock(&w->revival);
+    run = bring_back(w, id, r);
+    pthread_mutex_unlock(&w->revival);
+    return run;
 }
 
 /* ---- terminate ---- */

@@ -23,13 +23,6 @@ struct walk {
 
 /* ---- a record as a row ---- */
 
-static const char *text(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "";
-}
-
 static bool flag(const json_t *o, const char *key)
 {
     return json_is_true(json_object_get(o, key));
@@ -39,33 +32,35 @@ static void fill_shape(struct w_ckpt *c, const json_t *record)
 {
     const json_t *a = json_object_get(record, "adapter");
 
-    c->shape = (struct w_shape){.full = strcmp(text(record, "training_mode"), "full_ft") == 0,
-                                .rank = (int)json_integer_value(json_object_get(a, "rank")),
-                                .attn = flag(a, "train_attn"),
-                                .mlp = flag(a, "train_mlp"),
-                                .unembed = flag(a, "train_unembed")};
+    c->shape =
+        (struct w_shape){.full = strcmp(json_text_or(record, "training_mode", ""), "full_ft") == 0,
+                         .rank = (int)json_integer_value(json_object_get(a, "rank")),
+                         .attn = flag(a, "train_attn"),
+                         .mlp = flag(a, "train_mlp"),
+                         .unembed = flag(a, "train_unembed")};
 }
 
 /* -1: the record is not of this directory. */
 static int fill(struct w_ckpt *c, const json_t *record, const char *model, const char *id,
                 struct err *e)
 {
-    int type = ckpt_type_by_name(text(record, "type"));
+    int type = ckpt_type_by_name(json_text_or(record, "type", ""));
 
     *c = (struct w_ckpt){.step = json_integer_value(json_object_get(record, "step")),
                          .has_optimizer = flag(record, "has_optimizer"),
                          .created_ms = json_integer_value(json_object_get(record, "created_ms"))};
-    if (type < 0 || strcmp(text(record, "id"), id) != 0 ||
-        strcmp(text(record, "model_id"), model) != 0 || !*text(record, "slug"))
+    if (type < 0 || strcmp(json_text_or(record, "id", ""), id) != 0 ||
+        strcmp(json_text_or(record, "model_id", ""), model) != 0 ||
+        !*json_text_or(record, "slug", ""))
         return err_set(e, ERR_FORMAT, "checkpoint.json is not the record of this directory");
     c->type = (enum ckpt_type)type;
     str_copy(c->id, sizeof c->id, id);
     str_copy(c->model_id, sizeof c->model_id, model);
-    str_copy(c->slug, sizeof c->slug, text(record, "slug"));
+    str_copy(c->slug, sizeof c->slug, json_text_or(record, "slug", ""));
     c->has_name = json_is_string(json_object_get(record, "name"));
-    str_copy(c->name, sizeof c->name, text(record, "name"));
-    str_copy(c->owner, sizeof c->owner, text(record, "owner"));
-    str_copy(c->base_model, sizeof c->base_model, text(record, "base_model"));
+    str_copy(c->name, sizeof c->name, json_text_or(record, "name", ""));
+    str_copy(c->owner, sizeof c->owner, json_text_or(record, "owner", ""));
+    str_copy(c->base_model, sizeof c->base_model, json_text_or(record, "base_model", ""));
     snprintf(c->status, sizeof c->status, "completed");
     fill_shape(c, record);
     return 0;

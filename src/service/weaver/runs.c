@@ -338,20 +338,13 @@ static int refuse_room(size_t bytes, struct refusal *r)
                   bytes >> 20);
 }
 
-/* False: another request has brought the same model back meanwhile. */
-static bool insert(struct weaver *w, struct w_run *run)
+static void insert(struct weaver *w, struct w_run *run)
 {
-    bool alone;
-
     pthread_mutex_lock(&w->lock);
-    alone = !find(w, run->id);
-    if (alone) {
-        run->next = w->runs;
-        w->runs = run;
-        atomic_fetch_add(&run->refs, 1);
-    }
+    run->next = w->runs;
+    w->runs = run;
+    atomic_fetch_add(&run->refs, 1);
     pthread_mutex_unlock(&w->lock);
-    return alone;
 }
 
 int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct refusal *r)
@@ -367,21 +360,20 @@ int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct 
                              .activation_bytes = (size_t)w->s->settings->train_mb << 20};
     const struct model_config *config = base->files->config;
     struct err e = {0};
+    size_t bytes;
 
     run->base = image_ref(base);
     run->limits.vocab = config->vocab;
     if (run->limits.max_tokens <= 0 || run->limits.max_tokens > config->max_positions)
         run->limits.max_tokens = config->max_positions;
-    if (memory_refuse(w->s, run_bytes(&s, base), false, r) < 0)
-        return refuse_room(run_bytes(&s, base), r);
+    bytes = run_bytes(&s, base);
+    if (memory_refuse(w->s, bytes, false, r) < 0)
+        return refuse_room(bytes, r);
     if (!(run->log = step_log_open(w, run, &e)) ||
         !(run->run = run_new(w->s->engine, base, &s, &e)))
         return w_refuse_err(r, &e);
-    if (insert(w, run))
-        return 0;
-    run_close(run->run);
-    run->run = NULL;
-    return refuse(r, REFUSAL_W_BUSY, "The model is being brought back already: try again.");
+    insert(w, run);
+    return 0;
 }
 
 /* Everything that has not reached the engine, off the lists. */

@@ -60,14 +60,10 @@ static void read_job(void *arg)
     struct refusal r = {0};
 
     w_op_running(x->w, &x->op);
-    if (sampler_read(x->w, x->sampler, &r) < 0) {
+    if (sampler_read(x->w, x->sampler, &r) < 0 || sampler_keep(x->w, x->sampler, &r) < 0)
         fail(x, &r);
-    } else if (!sampler_keep(x->w, x->sampler)) {
-        refuse(&r, REFUSAL_W_SAMPLING_SESSION_NOT_FOUND, "The sampling session was deleted.");
-        fail(x, &r);
-    } else {
+    else
         w_op_done_json(x->w, &x->op, json_pack("{s:s}", "sampling_session_id", x->sampler->id));
-    }
     w_op_unref(&x->op);
 }
 

@@ -29,7 +29,8 @@ void sampler_fill(struct weaver *w, struct w_sampler *s)
 
     if (ckpt_path_parse(s->model_path, model, slug))
         str_copy(s->model_id, sizeof s->model_id, model);
-    buf_printf(&own, "%s/%s/%s", w->s->settings->weaver_dir, s->model_id, s->checkpoint_id);
+    if (*s->checkpoint_id)
+        buf_printf(&own, "%s/%s/%s", w->s->settings->weaver_dir, s->model_id, s->checkpoint_id);
     str_copy(s->tokenizer_path, sizeof s->tokenizer_path, buf_str(&own));
     if (catalogue_get(w->db, s->row_id, &row, &ignored) == 0 && row.local_path)
         str_copy(s->tokenizer_path, sizeof s->tokenizer_path, row.local_path);

@@ -134,10 +134,8 @@ static struct w_sampler *read_row(struct weaver *w, const char *id, struct refus
         s->row_id = db_int(&q, 7);
     }
     db_query_end(&q, w->db);
-    if (rc > 0) {
-        sampler_fill(w, s);
+    if (rc > 0)
         return s;
-    }
     free(s);
     if (rc < 0)
         w_refuse_err(r, &e);
@@ -245,8 +243,8 @@ int weaver_sampler_get(struct weaver *w, struct weaver_call *c, struct refusal *
 {
     struct w_sampler *s = peek(w, c->key);
 
-    if (!s)
-        s = read_row(w, c->key, r);
+    if (!s && (s = read_row(w, c->key, r)))
+        sampler_fill(w, s);
     if (!s)
         return -1;
     c->data = sampler_object(s);
@@ -287,19 +285,16 @@ int weaver_sampler_delete(struct weaver *w, struct weaver_call *c, struct refusa
     return 0;
 }
 
-bool sampler_keep(struct weaver *w, struct w_sampler *s)
+int sampler_keep(struct weaver *w, struct w_sampler *s, struct refusal *r)
 {
-    struct refusal gone = {0};
     struct w_sampler *row;
 
     keep(w, s);
-    row =
-        read_row(w, s->id, &gone); /* after: whoever deletes it from now on finds it on the list */
+    row = read_row(w, s->id, r); /* after: whoever deletes it from now on finds it on the list */
     if (!row)
         forget(w, s->id);
     w_sampler_unref(row);
-    refusal_clear(&gone);
-    return row != NULL;
+    return row ? 0 : -1;
 }
 
 /* ---- letting go ---- */

@@ -58,8 +58,8 @@ int sampler_find(struct weaver *w, struct w_sampler *s, const char *path, struct
 void sampler_fill(struct weaver *w, struct w_sampler *s);
 bool sampler_at_hand(struct weaver *w, const struct w_sampler *s); /* nothing large is to be read */
 int sampler_read(struct weaver *w, struct w_sampler *s, struct refusal *r);
-/* Joins the list. False: its row has been deleted meanwhile. */
-bool sampler_keep(struct weaver *w, struct w_sampler *s);
+/* Joins the list. -1: its row has been deleted meanwhile, or cannot be read. */
+int sampler_keep(struct weaver *w, struct w_sampler *s, struct refusal *r);
 json_t *sampler_object(const struct w_sampler *s);
 int sampler_delete_row(struct weaver *w, const char *id, struct err *e);
 /* sampler_sync.c: a session whose row is there gets its weights; 201 when that is soon over, else

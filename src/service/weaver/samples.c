@@ -100,11 +100,11 @@ static int in_slots(const struct weaver *w)
 static struct sample_op *take_next(struct weaver *w)
 {
     struct sample_op *x = NULL;
+    bool full;
 
     pthread_mutex_lock(&w->lock);
-    for (struct w_op **at = &w->sample_queue; *at; at = &(*at)->next_ended) {
-        if (in_slots(w) >= slots(w) || w->stopping)
-            break;
+    full = in_slots(w) >= slots(w) || w->stopping;
+    for (struct w_op **at = &w->sample_queue; *at && !full; at = &(*at)->next_ended) {
         if (paused(w, (struct sample_op *)*at))
             continue;
         x = (struct sample_op *)*at;
@@ -485,6 +485,7 @@ int weaver_pause(struct weaver *w, struct weaver_call *c, struct refusal *r)
     pthread_mutex_unlock(&w->lock);
     free(fresh);
     abort_queued(w, queued);
+    w_samples_pump(w); /* what was paused in place has left its slots */
     w_sampler_unref(s);
     c->data = json_pack("{s:b, s:s, s:s}", "ok", 1, "status", "paused", "mode", mode);
     return 0;

@@ -220,14 +220,15 @@ static int insert_metrics(struct weaver *w, const char *session, const json_t *l
 {
     const json_t *m;
     size_t i;
+    int rc = 0;
 
     if (db_begin(w->ops, e) < 0)
         return -1;
     json_array_foreach ((json_t *)list, i, m) {
-        if (insert_metric(w->ops, session, m, e) < 0)
-            return db_end(w->ops, -1, e);
+        if ((rc = insert_metric(w->ops, session, m, e)) < 0)
+            break;
     }
-    return db_end(w->ops, 0, e);
+    return db_end(w->ops, rc, e);
 }
 
 int weaver_session_metrics(struct weaver *w, struct weaver_call *c, struct refusal *r)

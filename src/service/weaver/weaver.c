@@ -119,6 +119,7 @@ static void init_locks(struct weaver *w)
 
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->revival, NULL);
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->ended_lock, NULL);
     pthread_cond_init(&w->changed, &monotonic);
@@ -239,6 +240,7 @@ void weaver_close(struct weaver *w)
     gap_free(w->gap);
     fs_close(w->root_fd);
     db_close(w->ops);
+    pthread_mutex_destroy(&w->revival);
     pthread_mutex_destroy(&w->lock);
     pthread_mutex_destroy(&w->ended_lock);
     pthread_cond_destroy(&w->changed);
