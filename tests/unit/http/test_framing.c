@@ -1,19 +1,6 @@
 /* The raw requests of tests/vectors/cases/http: doubtful lengths never let a hidden second request
  * run. */
-#include "http/wire.h"
-
-#include <stdatomic.h>
-
-#include "base/err.h"
-#include "http/request.h"
-#include "http/response.h"
-#include "http/server.h"
-
-struct fixture {
-    struct http_server *server;
-    int port;
-    atomic_int ran;
-};
+#include "http/raw_server.h"
 
 static void handle(void *arg, struct http_req *req, struct http_resp *resp)
 {
@@ -26,25 +13,8 @@ static void handle(void *arg, struct http_req *req, struct http_resp *resp)
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    struct http_config c = {.handler = handle, .arg = f, .hosts = "server.example"};
-    struct err e = {0};
-
-    f->server = http_server_start(&c, &e);
-    if (!f->server)
-        fail_msg("%s %s", e.msg, e.detail);
-    f->port = http_server_port(f->server);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    http_server_stop(f->server, 1000);
-    free(f);
-    return 0;
+    return raw_server_start(state,
+                            (struct http_config){.handler = handle, .hosts = "server.example"});
 }
 
 struct row {
@@ -207,10 +177,11 @@ static void a_broken_escape_or_a_nul_is_not_decoded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_raw_request_gets_its_right_answer, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_raw_request_gets_its_right_answer, setup,
+                                        raw_server_stop),
         cmocka_unit_test_setup_teardown(a_nul_or_a_folded_line_is_found_in_any_place, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(honest_headers_pass, setup, teardown),
+                                        raw_server_stop),
+        cmocka_unit_test_setup_teardown(honest_headers_pass, setup, raw_server_stop),
         cmocka_unit_test(a_query_value_is_decoded_once),
         cmocka_unit_test(a_broken_escape_or_a_nul_is_not_decoded),
     };

@@ -1,18 +1,5 @@
 /* What the HTTP library cannot read: one answer in our form, then the end; the server lives on. */
-#include "http/wire.h"
-
-#include <stdatomic.h>
-
-#include "base/err.h"
-#include "http/request.h"
-#include "http/response.h"
-#include "http/server.h"
-
-struct fixture {
-    struct http_server *server;
-    int port;
-    atomic_int ran;
-};
+#include "http/raw_server.h"
 
 static void handle(void *arg, struct http_req *req, struct http_resp *resp)
 {
@@ -23,25 +10,8 @@ static void handle(void *arg, struct http_req *req, struct http_resp *resp)
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    struct http_config c = {.handler = handle, .arg = f, .cors_origins = "http://app.example"};
-    struct err e = {0};
-
-    f->server = http_server_start(&c, &e);
-    if (!f->server)
-        fail_msg("%s %s", e.msg, e.detail);
-    f->port = http_server_port(f->server);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    http_server_stop(f->server, 1000);
-    free(f);
-    return 0;
+    return raw_server_start(
+        state, (struct http_config){.handler = handle, .cors_origins = "http://app.example"});
 }
 
 #define HOST    "Host: localhost\r\n"
@@ -192,7 +162,7 @@ static void a_stop_comes_in_the_middle_of_broken_requests(void **state)
             wire_send(fds[i], sent.data, sent.len);
             buf_release(&sent);
         }
-        assert_int_equal(teardown(&own), 0);
+        assert_int_equal(raw_server_stop(&own), 0);
         for (int i = 0; i < AT_ONCE; i++)
             close(fds[i]);
     }
@@ -219,7 +189,7 @@ static void a_request_line_with_doubtful_parts_is_refused(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, raw_server_stop)
     const struct CMUnitTest tests[] = {
         T(what_the_library_cannot_read_is_refused_once_in_our_form),
         T(the_server_answers_others_after_each_of_them),
