@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # check.sh: installs what the tests need, builds with warnings as errors, runs every test.
 # The last line is "N passed, N failed"; exit 0 only when nothing failed.
-#   CHECK_ONLY="unit api"  runs only those parts (lint unit sanitize api cli clients crash fuzz man)
+#   CHECK_ONLY="unit api"  runs only those parts (lint unit sanitize api cli clients crash fuzz man;
+#                          man: `make man` and `make docs`)
 #   CHECK_SLOTS=4          how many parts run beside each other (default: one a CPU)
 #   FUZZ_SECONDS=10        how long each fuzz target runs
 #   LINT_FAST=0            lint with clang-tidy too, which takes minutes

@@ -1,6 +1,6 @@
 #!/bin/sh
 # docs.sh: prints what the code has and the documents do not: variables of the environment, commands, folders of src/, and
-# links between documents that lead nowhere; exit 1 when there is one.
+# links between documents that lead nowhere; exit 1 when there is one, or when nothing was found to look for.
 set -u
 variables() { # that the program reads
     {
@@ -16,6 +16,9 @@ links() { # FILE<tab>TARGET
 }
 
 missing=$(
+    for list in variables commands links; do
+        [ -n "$($list)" ] || echo "docs.sh found no $list: its patterns are not those of the code any more"
+    done
     for v in $(variables); do
         grep -qwr "$v" docs/api/configuration.md man || echo "$v is read, but neither docs/api/configuration.md nor man/ has it"
     done

@@ -23,9 +23,9 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-find "$1" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort |
-    xargs -P "${JOBS:-$(nproc)}" -n 1 sh "$0" --one "$2" | tee "$log"
+targets=$(find "$1" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort)
+printf '%s\n' "$targets" | xargs -r -P "${JOBS:-$(nproc)}" -n 1 sh "$0" --one "$2" | tee "$log"
 passed=$(grep -c '^ok    fuzz_' "$log")
-failed=$(grep -c '^FAIL  fuzz_' "$log")
+failed=$(($(printf '%s\n' "$targets" | grep -c .) - passed)) # also one that ended without a word
 echo "fuzz: $passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
