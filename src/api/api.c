@@ -95,28 +95,35 @@ static json_t *v1_body(const struct http_refusal_facts *f)
                      overloaded ? "server_error" : "invalid_request_error", "param", "code", code);
 }
 
-static json_t *management_body(const struct http_refusal_facts *f)
+/* A token is judged before the size of the body. */
+static json_t *management_body(struct api *api, struct http_refusal_facts *f)
 {
+    struct refusal r = {0};
+    json_t *o;
+
     if (f->kind != HTTP_TOO_LARGE)
         return json_pack("{s:s}", "detail", f->message);
-    return json_pack("{s:b, s:n, s:{s:s, s:s, s:{s:I, s:I, s:s, s:s}}}", "success", 0, "data",
-                     "error", "code", "PAYLOAD_TOO_LARGE", "message", f->message, "details",
-                     "limit_bytes", (json_int_t)f->limit_bytes, "measured_bytes",
-                     (json_int_t)f->measured_bytes, "user_message", f->message, "technical_message",
-                     f->message);
+    refuse_with(&r, REFUSAL_PAYLOAD_TOO_LARGE,
+                json_pack("{s:I, s:I}", "limit_bytes", (json_int_t)f->limit_bytes, "measured_bytes",
+                          (json_int_t)f->measured_bytes),
+                "%s", f->message);
+    millm_judge_too_large(api, f, &r);
+    f->status = refusal_status(r.code);
+    f->challenge = f->status == 401 ? api_challenge : NULL;
+    o = api_failure(&r);
+    refusal_clear(&r);
+    return o;
 }
 
-const char *api_refuse(void *arg, const char *raw_path, const struct http_refusal_facts *f,
+const char *api_refuse(void *arg, const char *raw_path, struct http_refusal_facts *f,
                        struct buf *body)
 {
     if (is_weaver(raw_path)) {
         weaver_refuse(f, body);
         return "application/json";
     }
-    json_t *o = strncmp(raw_path, "/v1/", 4) == 0 ? v1_body(f) : management_body(f);
+    json_t *o = strncmp(raw_path, "/v1/", 4) == 0 ? v1_body(f) : management_body(arg, f);
 
-    if (f->kind == HTTP_TOO_LARGE)
-        millm_note_too_large(arg, f);
     if (o)
         json_write(body, o);
     json_decref(o);

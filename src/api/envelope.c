@@ -18,6 +18,8 @@
 
 enum { RETRY_AFTER_FALLBACK_S = 10 };
 
+const char api_challenge[] = "Bearer realm=\"weights\"";
+
 void api_json(struct api_call *call, int status, json_t *body)
 {
     struct buf text = {0};
@@ -81,10 +83,15 @@ static json_t *error_object(const struct refusal *r)
                      "details", details);
 }
 
+json_t *api_failure(const struct refusal *r)
+{
+    return json_pack("{s:b, s:n, s:o}", "success", 0, "data", "error", error_object(r));
+}
+
 static void add_failure_headers(struct api_call *call, const struct refusal *r, int status)
 {
     if (status == 401)
-        http_resp_header(call->resp, "WWW-Authenticate", "Bearer realm=\"weights\"");
+        http_resp_header(call->resp, "WWW-Authenticate", api_challenge);
     if (status == 503)
         http_resp_headerf(call->resp, "Retry-After", "%d",
                           r->retry_after_s > 0 ? r->retry_after_s : RETRY_AFTER_FALLBACK_S);
@@ -99,8 +106,7 @@ void api_fail(struct api_call *call, const struct refusal *r)
                refusal_wire_code(r->code), r->message);
     metrics_refused(call->api->service->metrics, r->code);
     add_failure_headers(call, r, status);
-    api_json(call, status,
-             json_pack("{s:b, s:n, s:o}", "success", 0, "data", "error", error_object(r)));
+    api_json(call, status, api_failure(r));
 }
 
 void api_body_object(struct api_call *call, int may_be_empty, json_t **object, json_t **errors)

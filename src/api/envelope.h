@@ -20,6 +20,10 @@ void api_text_end(struct api_call *call, int status, struct buf *text);
 /* Status, message and details of the refusal; *r is left as it is. A 503 gets Retry-After. */
 void api_fail(struct api_call *call, const struct refusal *r);
 
+/* The body that api_fail sends, owned; NULL: out of memory. */
+json_t *api_failure(const struct refusal *r);
+extern const char api_challenge[]; /* WWW-Authenticate of a 401 */
+
 /* The body of a management request. *object owned, or NULL with *errors, an owned list of
  * {path, message, type}: the body is missing, malformed, no object, or not declared as
  * application/json. An empty body counts as {} where `may_be_empty`. */

@@ -41,6 +41,8 @@ static void fill(struct http_call *call, enum http_refusal kind, size_t measured
     call->resp.status = f.status;
     call->resp.close = true;
     http_resp_body(&call->resp, type, &body);
+    if (f.challenge)
+        http_resp_header(&call->resp, "WWW-Authenticate", f.challenge);
     if (f.status == 503)
         http_resp_header(&call->resp, "Retry-After", "10");
     log_ev(LOG_INFO, "http.refused", "id=%s client=%s status=%d why=\"%s\"", call->req.request_id,

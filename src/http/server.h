@@ -30,7 +30,8 @@ typedef void http_handler_fn(void *arg, struct http_req *req, struct http_resp *
 typedef size_t http_limit_fn(void *arg, const char *method, const char *raw_path);
 
 /* Writes the body of a refusal that the server makes itself, and returns its content type (static).
- * Epoll thread. */
+ * It may put another status in place of the refusal's own: what else it knows of the request may
+ * stand before it. Epoll thread. */
 enum http_refusal {
     HTTP_BAD_REQUEST,  /* 400 framing */
     HTTP_TOO_LARGE,    /* 413; limit and measured bytes are given */
@@ -47,9 +48,10 @@ struct http_refusal_facts {
     const char *message; /* one sentence */
     size_t limit_bytes, measured_bytes;
     const struct http_req *req; /* method, path, headers, client, id; its body is not read */
+    const char *challenge;      /* set by the function: WWW-Authenticate, static; NULL: none */
 };
-typedef const char *http_refuse_fn(void *arg, const char *raw_path,
-                                   const struct http_refusal_facts *f, struct buf *body);
+typedef const char *http_refuse_fn(void *arg, const char *raw_path, struct http_refusal_facts *f,
+                                   struct buf *body);
 
 struct http_config {
     const char *host;         /* "127.0.0.1", "::1", "0.0.0.0" or a name; NULL: 127.0.0.1 */

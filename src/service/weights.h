@@ -39,9 +39,10 @@ weights_route_fn weights_promote;
 /* The refusals of a save or a load, nothing changed, and what it would do (service/plan.c). */
 weights_route_fn weights_plan_save, weights_plan_load;
 
-/* The audit line of a call whose body was too large to be read; other paths than those of protected
- * routes leave none. Does not ask the engine thread. */
-void weights_note_too_large(struct service *s, const struct weights_req *req, const char *path);
+/* A call whose body was too large to be read: *r says so, and on a protected route a refusal of the
+ * token takes its place. Leaves the audit line of that route. Does not ask the engine thread. */
+void weights_judge_too_large(struct service *s, const struct weights_req *req, const char *path,
+                             struct refusal *r);
 
 /* Open to everybody, not audited. The lineage is appended to *data as JSON text (of no use after a
  * refusal): under 1 KiB an entry with names of ordinary length, WEIGHTS_LINEAGE_MAX_DEPTH entries

@@ -6,7 +6,7 @@ import struct
 import time
 
 import pytest
-from conftest import CASES, wait_until
+from conftest import CASES, TRAINER, wait_until
 
 ROWS = [line.split("\t") for line in (CASES / "http.tsv").read_text().splitlines()[1:]]
 
@@ -123,6 +123,37 @@ def test_a_large_body_that_is_sent_anyway_still_gets_its_answer(server):
         got, _ = read_all(sock)
     assert statuses(got) == [413]
     assert b'"PAYLOAD_TOO_LARGE"' in got and b'"measured_bytes":20971' in got
+
+
+PROTECTED = ["weights/" + r for r in ("save", "load", "promote", "plan/save", "plan/load", "attach", "detach", "heartbeat",
+                                      "quiesce", "resume", "commit-begin", "commit-end")] + ["adapters/apply", "adapters/remove"]
+
+
+@pytest.mark.parametrize("route", PROTECTED)
+def test_a_token_is_judged_before_the_size_of_the_body(server, route):
+    for token, status, code in (("", 401, "UNAUTHORIZED"), ("Bearer no-such-token-0123", 401, "UNAUTHORIZED"),
+                                (f"Bearer {TRAINER}", 413, "PAYLOAD_TOO_LARGE")):
+        with server.connect() as sock:
+            head = f"Authorization: {token}\r\n" if token else ""
+            sock.sendall(f"POST /api/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{head}"
+                         f"Content-Length: 67108864\r\n\r\n{{".encode())
+            got, closed = read_all(sock)
+        assert statuses(got) == [status] and closed
+        answer = json.loads(got.split(b"\r\n\r\n", 1)[1])
+        assert answer["error"]["code"] == code
+        assert got.count(b'WWW-Authenticate: Bearer realm="weights"\r\n') == (status == 401)
+        if route == "weights/heartbeat":
+            continue
+        last = [json.loads(l) for l in server.log_text().splitlines() if '"weights_audit"' in l][-1]
+        assert (last["http_status"], last["code"]) == (status, code)
+        assert (last["role"] is None) == (status == 401)
+
+
+def test_a_refused_token_is_challenged_once(server):
+    with server.connect() as sock:
+        sock.sendall(b"POST /api/weights/load HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        got, _ = read_all(sock)
+    assert statuses(got) == [401] and got.count(b"WWW-Authenticate") == 1
 
 
 def test_one_byte_a_second_blocks_nobody(server):

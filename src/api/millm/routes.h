@@ -9,9 +9,6 @@
 
 struct refusal;
 
-/* api_fail, and for UNAUTHORIZED the challenge that HTTP asks for. */
-void millm_fail(struct api_call *call, const struct refusal *r);
-
 /* Ends a call: 0 with `data` (consumed), or the refusal, which is cleared. */
 void millm_answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r);
 /* 0, or -1 with *r: the caller may not change the catalogue. */
@@ -19,12 +16,12 @@ int millm_permitted(struct api_call *call, struct refusal *r);
 
 /* weights.c: docs/api/weights.md */
 api_fn millm_attach, millm_detach, millm_heartbeat, millm_quiesce, millm_resume, millm_commit_begin,
-    millm_commit_end, millm_save, millm_promote, millm_load, millm_plan_save, millm_plan_load, millm_lineage,
-    millm_status;
-/* A body that the server refused unread: protected routes leave their audit line all the same. Does
- * not block. */
+    millm_commit_end, millm_save, millm_promote, millm_load, millm_plan_save, millm_plan_load,
+    millm_lineage, millm_status;
+/* A body that the server refused unread, as *r says: protected routes judge the token first, and
+ * leave their audit line. Does not block. */
 struct http_refusal_facts;
-void millm_note_too_large(struct api *api, const struct http_refusal_facts *f);
+void millm_judge_too_large(struct api *api, const struct http_refusal_facts *f, struct refusal *r);
 
 /* models.c: docs/api/models.md */
 api_fn millm_list_models, millm_register_model, millm_preview_model, millm_get_model,

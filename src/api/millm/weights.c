@@ -12,19 +12,12 @@
 #include "service/adapters.h"
 #include "service/refusal.h"
 
-void millm_fail(struct api_call *call, const struct refusal *r)
-{
-    if (r->code == REFUSAL_UNAUTHORIZED)
-        http_resp_header(call->resp, "WWW-Authenticate", "Bearer realm=\"weights\"");
-    api_fail(call, r);
-}
-
 void millm_answer(struct api_call *call, int status, int rc, json_t *data, struct refusal *r)
 {
     if (rc == 0)
         api_ok(call, status, data);
     else
-        millm_fail(call, r);
+        api_fail(call, r);
     refusal_clear(r);
 }
 
@@ -139,7 +132,7 @@ void millm_lineage(struct api_call *call)
     if (weights_lineage(call->api->service, &text, &r) == 0)
         api_text_end(call, 200, &text);
     else
-        millm_fail(call, &r);
+        api_fail(call, &r);
     refusal_clear(&r);
     buf_release(&text);
 }
@@ -149,7 +142,7 @@ void millm_status(struct api_call *call)
     api_ok(call, 200, weights_status(call->api->service));
 }
 
-void millm_note_too_large(struct api *api, const struct http_refusal_facts *f)
+void millm_judge_too_large(struct api *api, const struct http_refusal_facts *f, struct refusal *r)
 {
     struct weights_req req = {
         .authorization = http_req_header(f->req, "Authorization"),
@@ -159,5 +152,5 @@ void millm_note_too_large(struct api *api, const struct http_refusal_facts *f)
     };
 
     if (strcmp(f->req->method, "POST") == 0)
-        weights_note_too_large(api->service, &req, f->req->raw_path);
+        weights_judge_too_large(api->service, &req, f->req->raw_path, r);
 }
