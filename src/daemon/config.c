@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <grp.h>
 #include <limits.h>
 #include <openssl/crypto.h>
 #include <stddef.h>
@@ -50,6 +51,11 @@ struct var {
     {                                            \
         name, REAL, AT(field), least, 1e12, NULL \
     }
+/* As nanoseconds after now these stay far below 2^63. */
+#define SECONDS_VAR(name, field)            \
+    {                                       \
+        name, REAL, AT(field), 0, 1e9, NULL \
+    }
 #define BOOL_VAR(name, field)             \
     {                                     \
         name, BOOL, AT(field), 0, 0, NULL \
@@ -67,7 +73,7 @@ static const struct var vars[] = {
     PATH_VAR("STATE_DIR", state_dir),
     PATH_VAR("MODEL_CACHE_DIR", model_cache_dir),
     TEXT_VAR("AUTO_LOAD_MODEL", auto_load),
-    REAL_VAR("GRACEFUL_UNLOAD_TIMEOUT", graceful_unload_timeout_s, 0),
+    SECONDS_VAR("GRACEFUL_UNLOAD_TIMEOUT", graceful_unload_timeout_s),
     INT_VAR("MAX_CONCURRENT_REQUESTS", max_concurrent, 1, 1024),
     INT_VAR("MAX_PENDING_REQUESTS", max_pending, 0, 100000),
     INT_VAR("QUEUE_DURATION_WINDOW", queue_duration_window, 3, SLOT_TIMES_MAX),
@@ -77,12 +83,12 @@ static const struct var vars[] = {
     REAL_VAR("WEIGHTS_SAVE_FREE_SPACE_FACTOR", save_free_space_factor, 1),
     LONG_VAR("WEIGHTS_SAVE_OVERHEAD_MB", save_overhead_mb, 0, 1e9),
     LONG_VAR("WEIGHTS_LINEAGE_MAX_DEPTH", lineage_max_depth, 1, 100000),
-    REAL_VAR("WEIGHTS_QUIESCE_MAX_HOLD_S", quiesce_max_hold_s, 0),
-    REAL_VAR("WEIGHTS_COMMIT_WATCHDOG_S", commit_watchdog_s, 0),
-    REAL_VAR("WEIGHTS_HEARTBEAT_TIMEOUT_S", heartbeat_timeout_s, 0),
-    REAL_VAR("WEIGHTS_DRAIN_TIMEOUT_S", drain_timeout_s, 0),
-    REAL_VAR("WEIGHTS_HOLD_REQUEST_TIMEOUT_S", hold_request_timeout_s, 0),
-    REAL_VAR("CAIRN_REQUEST_TIMEOUT_S", request_timeout_s, 0),
+    SECONDS_VAR("WEIGHTS_QUIESCE_MAX_HOLD_S", quiesce_max_hold_s),
+    SECONDS_VAR("WEIGHTS_COMMIT_WATCHDOG_S", commit_watchdog_s),
+    SECONDS_VAR("WEIGHTS_HEARTBEAT_TIMEOUT_S", heartbeat_timeout_s),
+    SECONDS_VAR("WEIGHTS_DRAIN_TIMEOUT_S", drain_timeout_s),
+    SECONDS_VAR("WEIGHTS_HOLD_REQUEST_TIMEOUT_S", hold_request_timeout_s),
+    SECONDS_VAR("CAIRN_REQUEST_TIMEOUT_S", request_timeout_s),
     CHOICE_VAR("WEIGHTS_SHM_TRANSPORT", shm_transport, "auto|posix_shm|memfd"),
     {"WEIGHTS_SHM_MODE", OCTAL, AT(shm_mode), 0, 0, NULL},
     TEXT_VAR("WEIGHTS_SHM_GROUP", shm_group),
@@ -112,9 +118,9 @@ static const struct var vars[] = {
     INT_VAR("BATCH_MAX_COMPLETION_WINDOW_HOURS", batch_max_window_h, 1, 8760),
     INT_VAR("BATCH_FILE_RETENTION_DAYS", batch_retention_days, 1, 3650),
     INT_VAR("BATCH_LEASE_TTL_S", batch_lease_ttl_s, 1, 86400),
-    REAL_VAR("BATCH_WAIT_POLL_S", batch_wait_poll_s, 0),
+    SECONDS_VAR("BATCH_WAIT_POLL_S", batch_wait_poll_s),
     INT_VAR("BATCH_ERRORS_SHOWN", batch_errors_shown, 1, 100000),
-    REAL_VAR("BATCH_RETENTION_INTERVAL_S", batch_retention_interval_s, 0),
+    SECONDS_VAR("BATCH_RETENTION_INTERVAL_S", batch_retention_interval_s),
     BOOL_VAR("BATCH_PACK_DEFAULT", batch_pack_default),
     CHOICE_VAR("CAIRN_NUMERICS", fast_numerics, "exact|fast"),
     INT_VAR("CAIRN_THREADS", threads, 0, 4096),
@@ -202,7 +208,7 @@ static int set_number(const struct var *v, const char *text, void *to, struct er
 
     errno = 0;
     n = strtod(text, &end);
-    if (*end || errno || n < v->least || n > v->most ||
+    if (*end || errno || !(n >= v->least && n <= v->most) || /* NaN is no number */
         (v->kind == REAL && v->least == 0 && n == 0) ||
         (v->kind != REAL && n != (double)(int64_t)n))
         return err_set(e, ERR_ARG, "%s=%s: must be a %snumber from %g to %g", v->name, text,
@@ -392,6 +398,18 @@ static int refuse_test_variables(struct err *e)
     return 0;
 }
 
+static int read_level(struct config *c, const char *word, struct err *e)
+{
+    static const char *const words[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+
+    for (int i = 0; i < 4; i++)
+        if (strcasecmp(word, words[i]) == 0) {
+            c->log_level = (enum log_level)i;
+            return 0;
+        }
+    return err_set(e, ERR_ARG, "LOG_LEVEL=%s: must be one of DEBUG, INFO, WARNING, ERROR", word);
+}
+
 static int read_log(struct config *c, struct err *e)
 {
     const char *format = get("LOG_FORMAT"), *level = get("LOG_LEVEL");
@@ -399,9 +417,7 @@ static int read_log(struct config *c, struct err *e)
     if (format && strcmp(format, "console") != 0 && strcmp(format, "json") != 0)
         return err_set(e, ERR_ARG, "LOG_FORMAT=%s: must be console or json", format);
     c->log_json = format && strcmp(format, "json") == 0;
-    if (level)
-        c->log_level = level;
-    return 0;
+    return level ? read_level(c, level, e) : 0;
 }
 
 static int read_open(struct config *c, struct err *e)
@@ -414,7 +430,7 @@ static int read_open(struct config *c, struct err *e)
 
 int config_read(struct config *c, struct buf *warnings, struct err *e)
 {
-    *c = (struct config){.settings = defaults, .log_level = "INFO"};
+    *c = (struct config){.settings = defaults, .log_level = LOG_INFO};
     c->settings.max_concurrent = c->settings.max_pending = -1;
     c->settings.continuous_batching =
         !get("WEIGHTS_BARRIER") || strcasecmp(get("WEIGHTS_BARRIER"), "single") != 0;
@@ -480,6 +496,9 @@ int config_check(struct config *c, struct err *e)
         return err_set(e, ERR_ARG,
                        "LEASE_DEFAULT_TTL_SECONDS=%d is more than LEASE_MAX_TTL_SECONDS=%d",
                        c->settings.lease_default_ttl_s, c->settings.lease_max_ttl_s);
+    if (c->settings.shm_group && !getgrnam(c->settings.shm_group))
+        return err_set(e, ERR_ARG, "WEIGHTS_SHM_GROUP=%s: there is no such group",
+                       c->settings.shm_group);
     if (*kernels && !kernels_by_name(kernels))
         return err_set(e, ERR_ARG, "CAIRN_KERNELS=%s: this CPU has no such kernels", kernels);
     return 0;

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "base/log.h"
 #include "service/settings.h"
 
 struct err;
@@ -19,7 +20,7 @@ struct config {
     struct settings settings;
     struct tokens *tokens; /* owned */
     struct tokens *keys;   /* owned: of the training API */
-    const char *log_level; /* "INFO" */
+    enum log_level log_level;
     bool log_json;
     const char *model; /* --model: a row or a directory to register and load; or NULL */
     bool allow_open;   /* CAIRN_ALLOW_OPEN: listen beyond loopback without tokens */

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -167,6 +166,8 @@ static int start_http(struct daemon *d, struct err *e)
 
     d->api = (struct api){.service = d->service, .version = CAIRN_VERSION};
     d->http = http_server_start(&c, e);
+    if (!d->http && e->code == ERR_ARG)
+        err_wrap(e, "HOST");
     return d->http ? 0 : -1;
 }
 
@@ -271,19 +272,9 @@ static void run(struct daemon *d, const sigset_t *stop, FILE *out)
     log_ev(LOG_INFO, "stopping", "signal=%d", got);
 }
 
-static enum log_level level_of(const char *word)
-{
-    static const char *const words[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
-
-    for (int i = 0; i < 4; i++)
-        if (strcasecmp(word, words[i]) == 0)
-            return (enum log_level)i;
-    return LOG_INFO;
-}
-
 static void setup_log(const struct config *c, struct buf *warnings)
 {
-    log_setup(level_of(c->log_level), c->log_json);
+    log_setup(c->log_level, c->log_json);
     log_lines("configuration", buf_str(warnings));
 }
 

@@ -120,6 +120,24 @@ static int take_lock(struct roots *r, struct err *e)
     return err_io(e, "lock checkpoint root %s", r->root[ROOTS_PRIMARY].path);
 }
 
+static int open_primary(struct roots *r, const char *primary, bool lock, struct buf *warnings,
+                        struct err *e)
+{
+    if (primary[0] == '/' && lock && fs_make_dirs(primary, 0750, e) < 0)
+        return err_wrap(e, "checkpoint root");
+    if (add_root(r, primary, strlen(primary), warnings, e) < 0)
+        return -1;
+    r->primary_fd = fs_open_dir(r->root[ROOTS_PRIMARY].real, e);
+    return r->primary_fd < 0 || (lock && take_lock(r, e) < 0) ? -1 : 0;
+}
+
+/* Only a server takes the lock, and its roots come from variables. */
+static void name_variable(bool server, const char *name, struct err *e)
+{
+    if (server && e->code != ERR_CONFLICT && e->code != ERR_NOMEM)
+        err_wrap(e, "%s", name);
+}
+
 static struct roots *open_roots(const char *primary, const char *read_list, bool lock,
                                 struct buf *warnings, struct err *e)
 {
@@ -130,16 +148,14 @@ static struct roots *open_roots(const char *primary, const char *read_list, bool
         return NULL;
     }
     r->primary_fd = r->lock_fd = -1;
-    if (primary[0] == '/' && lock && fs_make_dirs(primary, 0750, e) < 0) {
-        err_wrap(e, "checkpoint root");
+    if (open_primary(r, primary, lock, warnings, e) < 0) {
+        name_variable(lock, "WEIGHTS_CHECKPOINT_DIR", e);
         goto fail;
     }
-    if (add_root(r, primary, strlen(primary), warnings, e) < 0)
+    if (add_list(r, read_list, warnings, e) < 0) {
+        name_variable(lock, "WEIGHTS_CHECKPOINT_READ_ROOTS", e);
         goto fail;
-    r->primary_fd = fs_open_dir(r->root[ROOTS_PRIMARY].real, e);
-    if (r->primary_fd < 0 || (lock && take_lock(r, e) < 0) ||
-        add_list(r, read_list, warnings, e) < 0)
-        goto fail;
+    }
     return r;
 
 fail:

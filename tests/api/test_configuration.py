@@ -1,0 +1,35 @@
+"""Bad values of environment variables: each stops the start, with exit status 1 and the name of its variable."""
+import os
+import subprocess
+
+import pytest
+from conftest import ROOT
+
+SECONDS = ["WEIGHTS_QUIESCE_MAX_HOLD_S", "WEIGHTS_COMMIT_WATCHDOG_S", "WEIGHTS_HEARTBEAT_TIMEOUT_S", "WEIGHTS_DRAIN_TIMEOUT_S",
+           "WEIGHTS_HOLD_REQUEST_TIMEOUT_S", "GRACEFUL_UNLOAD_TIMEOUT"]
+BAD = [(name, value) for name in SECONDS for value in ("0", "-1", "nan", "inf", "1e12", "5s")] + [
+    ("WEIGHTS_TOKENS", "trainer:forge"), ("WEIGHTS_TOKENS", "trainer:forge:short"),
+    ("WEIGHTS_TOKENS", "admin:forge:0123456789abcdef"), ("WEIGHTS_TOKENS", "trainer:f:0123456789abcdef,operator:g:0123456789abcdef"),
+    ("WEIGHTS_TOKENS_FILE", "/no/such/file"), ("WEIGHTS_CHECKPOINT_DIR", "relative"), ("WEIGHTS_CHECKPOINT_DIR", "/dev/null"),
+    ("WEIGHTS_CHECKPOINT_READ_ROOTS", "relative"), ("WEIGHTS_CHECKPOINT_READ_ROOTS", "/tmp,/tmp"),
+    ("WEIGHTS_SAVE_FREE_SPACE_FACTOR", "0.9"), ("WEIGHTS_SAVE_FREE_SPACE_FACTOR", "nan"),
+    ("WEIGHTS_SAVE_OVERHEAD_MB", "-1"), ("WEIGHTS_SAVE_OVERHEAD_MB", "1.5"), ("WEIGHTS_LINEAGE_MAX_DEPTH", "0"),
+    ("WEIGHTS_LINEAGE_MAX_DEPTH", "100001"), ("WEIGHTS_SHM_TRANSPORT", "pipe"), ("WEIGHTS_SHM_MODE", "0888"),
+    ("WEIGHTS_SHM_GROUP", "no-such-group"), ("WEIGHTS_LOAD_PREFETCH", "maybe"), ("WEIGHTS_BARRIER", "some"),
+    ("ADAPTER_DIR", "relative"), ("MODEL_CACHE_DIR", "relative"), ("PORT", "65536"), ("HOST", "no.such.host.invalid"),
+    ("LOG_LEVEL", "LOUD"), ("LOG_FORMAT", "xml"), ("MAX_CONCURRENT_REQUESTS", "0"), ("MAX_PENDING_REQUESTS", "many"),
+    ("ENABLE_CONTINUOUS_BATCHING", "2"), ("EMBEDDINGS_MAX_INPUTS", "2049"), ("LEASE_DEFAULT_TTL_SECONDS", "7201"),
+    ("QUEUE_DURATION_WINDOW", "2"), ("CAIRN_NUMERICS", "sloppy"), ("CAIRN_KERNELS", "abacus"), ("HOST", "0.0.0.0"),
+]
+
+
+@pytest.mark.parametrize("name,value", BAD)
+def test_a_bad_value_stops_the_start_and_names_its_variable(tmp_path, name, value):
+    program = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+    env = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), "WEIGHTS_CHECKPOINT_DIR": str(tmp_path / "checkpoints"),
+           "WEIGHTS_TOKENS": "trainer:tests:0123456789abcdef" if name == "HOST" and value != "0.0.0.0" else "", name: value}
+    done = subprocess.run([program, "serve", "--port", "0"] if name != "PORT" else [program, "serve"], env=env, cwd=ROOT,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.splitlines()[-1].startswith("cairn serve: ") and name in done.stderr.splitlines()[-1]
+    assert "0123456789abcdef" not in done.stderr
