@@ -162,10 +162,11 @@ struct walk {
     int (*on_entry)(void *arg, const struct lineage_entry *entry, struct err *e);
     void *arg;
     struct seen seen;
+    bool more; /* the last manifest names a parent, be it an empty text */
 };
 
-/* One step: hands out the entry `end->at`, and puts its parent there. LINEAGE_COMPLETE with an `at`
- * that is not empty: go on. */
+/* One step: hands out the entry `end->at`, and puts its parent there. LINEAGE_COMPLETE with
+ * w->more: go on. */
 static int step(struct walk *w, struct lineage_end *end, struct err *e)
 {
     struct manifest m = {0};
@@ -180,6 +181,7 @@ static int step(struct walk *w, struct lineage_end *end, struct err *e)
             b = -1;
         end->depth++;
         buf_reset(&end->at);
+        w->more = m.parent != NULL;
         if (m.parent)
             buf_add_str(&end->at, m.parent);
         if (end->at.failed)
@@ -202,7 +204,7 @@ static int walk_on(struct walk *w, struct lineage_end *end, struct err *e)
         if (end->depth >= w->max_depth)
             return LINEAGE_DEPTH_LIMIT;
         b = step(w, end, e);
-    } while (b == LINEAGE_COMPLETE && end->at.len > 0);
+    } while (b == LINEAGE_COMPLETE && w->more);
     return b;
 }
 

@@ -195,6 +195,8 @@ static void a_parent_that_is_no_name_or_leads_out_is_invalid(void **state)
     put_checkpoint(w.scratch, "main", "m", "r", 4, "m:..:step-1");
     expect(&w, "m:r:step-4", 10, "m:r:step-4 r/step-000004 main\n", LINEAGE_MANIFEST_INVALID,
            "m:..:step-1");
+    put_checkpoint(w.scratch, "main", "m", "r", 5, ""); /* a text, and not null */
+    expect(&w, "m:r:step-5", 10, "m:r:step-5 r/step-000005 main\n", LINEAGE_MANIFEST_INVALID, "");
     close_world(&w);
 }
 
