@@ -9,6 +9,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "model/model.h"
+#include "store/catalogue.h"
 #include "tensor/model_dir.h"
 #include "text/chat_template.h"
 
@@ -98,4 +99,15 @@ char *dir_facts_params_word(uint64_t n)
     else
         snprintf(text, sizeof text, "%.0fK", (double)n / 1e3);
     return strdup(text);
+}
+
+void dir_facts_to_row(const struct dir_facts *f, struct model_row *row)
+{
+    free(row->architecture);
+    free(row->params);
+    row->architecture = f->architecture ? strdup(f->architecture) : NULL;
+    row->params = f->has_weights ? dir_facts_params_word(f->n_parameters) : NULL;
+    row->disk_size_mb = row->estimated_memory_mb =
+        f->has_weights ? (int64_t)(f->n_bytes >> 20) + 1 : -1;
+    row->supports_embeddings = f->loadable;
 }

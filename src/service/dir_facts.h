@@ -8,6 +8,8 @@
 #include "model/config.h"
 #include "tensor/dtype.h"
 
+struct model_row;
+
 enum { DIR_PROBLEM_MAX = 512 };
 
 struct dir_facts {
@@ -25,5 +27,7 @@ struct dir_facts {
 /* Never fails: what cannot be read is a problem. Release with dir_facts_release. */
 void dir_facts_read(struct dir_facts *f, const char *path, bool trust_remote_code);
 void dir_facts_release(struct dir_facts *f);
+/* architecture, params, sizes and supports_embeddings of the row; others are left. */
+void dir_facts_to_row(const struct dir_facts *f, struct model_row *row);
 char *dir_facts_params_word(uint64_t n); /* "135M", "1.2B": owned; NULL: out of memory */
 #endif

@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "engine/image_bank.h"
 #include "engine/snapshot.h"
+#include "service/dir_facts.h"
 #include "service/load_op.h"
 #include "service/load_write.h"
 #include "service/memory.h"
@@ -240,11 +241,8 @@ static int register_carrier(struct load_op *op, struct refusal *r)
         return 0;
     if (e.code != ERR_CONFLICT)
         return refuse_internal(r, &e);
-    return refuse_with(r, REFUSAL_LOCAL_PATH_REGISTERED,
-                       json_pack("{s:I, s:s, s:s}", "model_id", (json_int_t)op->carrier,
-                                 "model_name", op->manifest.name, "local_path", op->dir),
-                       "Row %" PRId64 " has this checkpoint's %s already; delete that row first.",
-                       op->carrier, ordinary ? "directory" : "name");
+    return load_refuse_registered(op, op->carrier, op->manifest.name,
+                                  ordinary ? "directory" : "name", r);
 }
 
 /* The old weights are let go: from here on a failure leaves the weights torn. */
@@ -283,19 +281,39 @@ static int reload_in_two_passes(struct load_op *op, struct refusal *r)
     return refuse_torn_load(op, "read", &e, r);
 }
 
+/* What its row tells of a model is not in the manifest: it is read from the files once. */
+static void note_facts(struct load_op *op)
+{
+    struct model_row row = {0};
+    struct dir_facts f;
+    struct err e = {0};
+
+    if (catalogue_get(op->op.s->db, op->carrier, &row, &e) == 0 && !row.supports_embeddings) {
+        dir_facts_read(&f, op->dir, op->trust_remote_code);
+        dir_facts_to_row(&f, &row);
+        dir_facts_release(&f);
+        if (catalogue_set_facts(op->op.s->db, &row, &e) < 0)
+            log_ev(LOG_WARNING, "catalogue_facts", "row=%" PRId64 " cause=\"%s\"", row.id, e.msg);
+    }
+    model_row_release(&row);
+}
+
 static int load_full(struct load_op *op, struct refusal *r)
 {
     struct err e = {0};
     int rc = register_carrier(op, r);
 
-    if (rc < 0)
+    if (rc < 0) {
         op_on_engine(&op->op, NULL, cancel_barrier, r);
-    else
-        rc = op->image ? op_on_engine(&op->op, NULL, swap, r) : reload_in_two_passes(op, r);
-    if (rc == 0)
+        return -1;
+    }
+    rc = op->image ? op_on_engine(&op->op, NULL, swap, r) : reload_in_two_passes(op, r);
+    if (rc == 0) {
         resident_note_rows(op->op.s, op->old_row, op->carrier);
-    else if (op->carrier_new && op->carrier && catalogue_delete(op->op.s->db, op->carrier, &e) < 0)
+        note_facts(op);
+    } else if (op->carrier_new && catalogue_delete(op->op.s->db, op->carrier, &e) < 0) {
         log_ev(LOG_WARNING, "carrier_row", "cause=\"%s\"", e.msg);
+    }
     return rc;
 }
 

@@ -64,6 +64,9 @@ extern const struct refusal_rule load_barrier_rules[];
 
 refusal_check_fn check_weights_file, check_weights_hash, check_weights_header; /* load_verify.c */
 refusal_check_fn check_load_dir; /* load_dir.c: row 19 */
+/* Row 21: `id` has the `what` ("directory" or "name") that this checkpoint's row would have. */
+int load_refuse_registered(const struct load_op *op, int64_t id, const char *name, const char *what,
+                           struct refusal *r);
 
 bool load_may_write(
     const struct op *op); /* the caller may load in place although something is attached */

@@ -320,22 +320,35 @@ static int check_name_length(void *ctx, struct refusal *r)
                        CKPT_NAME_MAX_CHARS);
 }
 
+int load_refuse_registered(const struct load_op *op, int64_t id, const char *name, const char *what,
+                           struct refusal *r)
+{
+    return refuse_with(r, REFUSAL_LOCAL_PATH_REGISTERED,
+                       json_pack("{s:I, s:s, s:s}", "model_id", (json_int_t)id, "model_name", name,
+                                 "local_path", op->dir),
+                       "Row %" PRId64 ", '%s', has this checkpoint's %s already; delete that row "
+                       "first.",
+                       id, name, what);
+}
+
+/* As store/catalogue.h settles it when the row is made. */
 static int check_not_registered(void *ctx, struct refusal *r)
 {
     const struct load_op *op = ctx;
-    struct model_row row = {0};
+    struct model_row at = {0}, named = {0};
     struct err e = {0};
     int rc = 0;
 
-    if (op->in_place || catalogue_get_by_path(op->op.s->db, op->dir, &row, &e) < 0)
+    if (op->in_place)
         return 0;
-    if (!row.checkpoint)
-        rc = refuse_with(r, REFUSAL_LOCAL_PATH_REGISTERED,
-                         json_pack("{s:I, s:s, s:s}", "model_id", (json_int_t)row.id, "model_name",
-                                   row.name, "local_path", op->dir),
-                         "This directory is registered as the model '%s'; delete that row first.",
-                         row.name);
-    model_row_release(&row);
+    catalogue_get_by_path(op->op.s->db, op->dir, &at, &e);
+    catalogue_get_by_name(op->op.s->db, op->manifest.name, &named, &e);
+    if (at.id && !at.checkpoint)
+        rc = load_refuse_registered(op, at.id, at.name, "directory", r);
+    else if (named.id && named.id != at.id && (at.id || !catalogue_carrier_lost(&named)))
+        rc = load_refuse_registered(op, named.id, named.name, "name", r);
+    model_row_release(&at);
+    model_row_release(&named);
     return rc;
 }
 

@@ -22,23 +22,16 @@ static void fill_row(struct model_row *row, const struct registration *g)
     struct dir_facts f;
 
     dir_facts_read(&f, g->path, g->trust_remote_code);
-    *row =
-        (struct model_row){.name = copy(registration_name(g)),
-                           .source = copy(g->source),
-                           .repo_id = copy(g->repo_id),
-                           .local_path = copy(g->path),
-                           .params = f.has_weights ? dir_facts_params_word(f.n_parameters) : NULL,
-                           .architecture = copy(f.architecture),
-                           .quantization = copy(g->quantization),
-                           .revision = copy(g->revision),
-                           .disk_size_mb = -1,
-                           .estimated_memory_mb = -1,
-                           .download_progress = 100,
-                           .status = MODEL_READY,
-                           .trust_remote_code = g->trust_remote_code,
-                           .supports_embeddings = f.loadable};
-    if (f.has_weights)
-        row->disk_size_mb = row->estimated_memory_mb = (int64_t)(f.n_bytes >> 20) + 1;
+    *row = (struct model_row){.name = copy(registration_name(g)),
+                              .source = copy(g->source),
+                              .repo_id = copy(g->repo_id),
+                              .local_path = copy(g->path),
+                              .quantization = copy(g->quantization),
+                              .revision = copy(g->revision),
+                              .download_progress = 100,
+                              .status = MODEL_READY,
+                              .trust_remote_code = g->trust_remote_code};
+    dir_facts_to_row(&f, row);
     dir_facts_release(&f);
 }
 

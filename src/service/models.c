@@ -497,8 +497,8 @@ int models_auto_load(struct service *s, const char *which, struct refusal *r)
     int rc;
 
     claim_begin(&c, s, NULL);
-    if (find_row(s, which, &c.row) < 0 || c.row.checkpoint) {
-        rc = load_at_start(s, which, r);
+    if (find_row(s, which, &c.row) < 0 || c.row.checkpoint) { /* which may be the row's number */
+        rc = load_at_start(s, c.row.checkpoint ? c.row.name : which, r);
     } else {
         l.id = c.row.id;
         rc = op_on_engine(&c.op, load_rules, claim_load, r);

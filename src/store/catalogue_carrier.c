@@ -43,35 +43,62 @@ static int add_carrier_locked(struct db *d, const char *name, const char *real_p
     return 0;
 }
 
+/* The directory moved to another root with all that is in it. */
+static int move_carrier_locked(struct db *d, int64_t id, const char *real_path, struct err *e)
+{
+    struct db_stmt q = {0};
+
+    if (db_prepare(&q, d,
+                   "UPDATE models SET local_path = ?, updated_ms = ?, error_message = NULL,"
+                   " status = CASE status WHEN 'error' THEN 'ready' ELSE status END WHERE id = ?",
+                   e) < 0)
+        return -1;
+    db_bind_text(&q, real_path);
+    db_bind_int(&q, clock_wall_ms());
+    db_bind_int(&q, id);
+    return catalogue_change_locked(d, &q, id, e);
+}
+
+bool catalogue_carrier_lost(const struct model_row *row)
+{
+    struct stat st;
+
+    return row->checkpoint && row->local_path &&
+           (stat(row->local_path, &st) < 0 || !S_ISDIR(st.st_mode));
+}
+
+/* `at` has the directory and `named` the name; a row with id 0: none. */
+static int settle_locked(struct db *d, const struct model_row *at, const struct model_row *named,
+                         const char *name, const char *real_path, int64_t *id, struct err *e)
+{
+    *id = at->id ? at->id : named->id;
+    if (at->id && !at->checkpoint)
+        return err_set(e, ERR_CONFLICT, "this directory is registered as model \"%s\"", at->name);
+    if (named->id && named->id != at->id && (at->id || !catalogue_carrier_lost(named))) {
+        *id = named->id;
+        return err_set(e, ERR_CONFLICT, "the name \"%s\" belongs to model %lld", name,
+                       (long long)named->id);
+    }
+    if (at->id)
+        return named->id ? 0 : rename_carrier_locked(d, at->id, name, e);
+    if (named->id)
+        return move_carrier_locked(d, named->id, real_path, e);
+    return add_carrier_locked(d, name, real_path, id, e);
+}
+
 static int carrier_locked(struct db *d, const char *name, const char *real_path, int64_t *id,
                           bool *ordinary, struct err *e)
 {
-    struct model_row row = {0};
-    int64_t named = 0;
-    int found = catalogue_find_locked(d, "local_path = ?", 0, real_path, &row, e);
-    int rc = found;
+    struct model_row at = {0}, named = {0};
+    int rc = -1;
 
-    if (rc >= 0)
-        rc = catalogue_find_id_locked(d, "SELECT id FROM models WHERE name = ?", name, NULL, &named,
-                                      e);
-    if (rc < 0)
-        goto done;
-    *ordinary = found && !row.checkpoint;
-    *id = found ? row.id : named;
-    if (*ordinary) {
-        rc = err_set(e, ERR_CONFLICT, "this directory is registered as model \"%s\"", row.name);
-    } else if (named && named != row.id) {
-        *id = named;
-        rc = err_set(e, ERR_CONFLICT, "the name \"%s\" belongs to model %lld", name,
-                     (long long)named);
-    } else if (found) {
-        rc = named ? 0 : rename_carrier_locked(d, row.id, name, e);
-    } else {
-        rc = add_carrier_locked(d, name, real_path, id, e);
+    if (catalogue_find_locked(d, "local_path = ?", 0, real_path, &at, e) >= 0 &&
+        catalogue_find_locked(d, "name = ?", 0, name, &named, e) >= 0) {
+        *ordinary = at.id && !at.checkpoint;
+        rc = settle_locked(d, &at, &named, name, real_path, id, e);
     }
-
-done:
-    model_row_release(&row);
+    model_row_release(&at);
+    model_row_release(&named);
     return rc;
 }
 
@@ -88,10 +115,7 @@ int catalogue_carrier(struct db *d, const char *name, const char *real_path, int
 
 static int mark_lost(struct db *d, const struct model_row *row, struct err *e)
 {
-    struct stat st;
-
-    if (!row->checkpoint || !row->local_path || row->status == MODEL_ERROR ||
-        (stat(row->local_path, &st) == 0 && S_ISDIR(st.st_mode)))
+    if (row->status == MODEL_ERROR || !catalogue_carrier_lost(row))
         return 0;
     return catalogue_set_status(d, row->id, MODEL_ERROR, "the checkpoint directory is gone", e);
 }

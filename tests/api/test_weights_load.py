@@ -1,5 +1,6 @@
 """Loading: in place, by swap, as a full reload; refusals in their order (spec 5.5 to 5.7)."""
 import itertools
+import shutil
 
 import pytest
 from conftest import MODELS, OPERATOR, TRAINER
@@ -127,6 +128,42 @@ def test_a_registered_directory_and_an_unknown_device_are_refused_for_full_reloa
     assert answer.status == 404 and "/api/weights/load" in answer.json()["error"]["message"]
     assert resident.call("DELETE", f"/api/models/{carrier}").status == 200
     assert (ckpt.dir / "model.safetensors").exists()
+
+
+def test_a_row_that_has_the_checkpoint_s_name_is_named_and_kept(resident):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    row = resident.register(MODELS / "tiny-qwen3", custom_name=ckpt.name)
+    for way in ("plan/load", "load"):
+        refused(resident.weights(way, {"path": ckpt.path}), 409, "LOCAL_PATH_REGISTERED", model_id=row["id"],
+                model_name=ckpt.name)
+    assert granted(resident.get(f"/api/models/{row['id']}"))["name"] == ckpt.name
+    assert status(resident)["model"]["row_id"] == resident.row
+    assert resident.call("DELETE", f"/api/models/{row['id']}").status == 200
+    assert granted(load(resident, path=ckpt.path))["mode"] == "full_reload"
+
+
+def test_a_copy_of_a_loaded_checkpoint_under_another_root_leaves_its_row(resident):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    copy = resident.read_root / ckpt.run
+    shutil.copytree(ckpt.dir.parent, copy)
+    refused(load(resident, path=ckpt.path), 409, "CHECKPOINT_AMBIGUOUS")
+    granted(load(resident, path=str(ckpt.dir)))
+    carrier = status(resident)["model"]["row_id"]
+    granted(load(resident, model_id=resident.row))
+    refused(load(resident, path=str(copy / ckpt.dir.name)), 409, "LOCAL_PATH_REGISTERED", model_id=carrier)
+    assert granted(resident.get(f"/api/models/{carrier}"))["local_path"] == str(ckpt.dir)
+    shutil.rmtree(ckpt.dir.parent)
+    granted(load(resident, path=str(copy / ckpt.dir.name)))
+    assert status(resident)["model"]["row_id"] == carrier
+    assert granted(resident.get(f"/api/models/{carrier}"))["local_path"] == str(copy / ckpt.dir.name)
+
+
+def test_a_checkpoint_s_row_tells_of_its_model(resident):
+    ckpt = Foreign(resident.checkpoints, base="org/reload")
+    granted(load(resident, path=ckpt.path))
+    row, own = (granted(resident.get(f"/api/models/{i}")) for i in (status(resident)["model"]["row_id"], resident.row))
+    facts = ("params", "architecture", "disk_size_mb", "estimated_memory_mb", "supports_embeddings")
+    assert [row[f] for f in facts] == [own[f] for f in facts] and row["supports_embeddings"] is True
 
 
 def test_remote_code_needs_an_operator_and_runs_nothing(resident):

@@ -279,6 +279,34 @@ static void a_directory_of_an_ordinary_model_takes_no_carrier(void **state)
     db_close(d);
 }
 
+static void a_carrier_row_follows_a_directory_that_moved(void **state)
+{
+    struct scratch *s = *state;
+    struct db *d = fresh();
+    struct model_row row;
+    struct err e = {0};
+    int64_t id, again;
+    bool ordinary;
+
+    put_dir(s, "here");
+    assert_int_equal(catalogue_carrier(d, "b:r:step-1", "/gone/r/step-000001", &id, &ordinary, &e),
+                     0);
+    assert_int_equal(catalogue_start(d, &e), 0);
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "here"), &again, &ordinary, &e), 0);
+    assert_int_equal(again, id);
+    assert_int_equal(catalogue_get(d, id, &row, &e), 0);
+    assert_string_equal(row.local_path, scratch_path(s, "here"));
+    assert_int_equal(row.status, MODEL_READY);
+    assert_null(row.error_message);
+    model_row_release(&row);
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", "/copy/r/step-000001", &again, &ordinary, &e), -1);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    assert_int_equal(again, id);
+    db_close(d);
+}
+
 static void a_start_settles_what_a_stop_left_open(void **state)
 {
     struct scratch *s = *state;
@@ -327,6 +355,7 @@ int main(void)
         cmocka_unit_test(facts_and_locks_are_kept),
         cmocka_unit_test(a_carrier_row_is_reused_and_renamed),
         cmocka_unit_test(a_directory_of_an_ordinary_model_takes_no_carrier),
+        SCRATCH_TEST(a_carrier_row_follows_a_directory_that_moved),
         SCRATCH_TEST(a_start_settles_what_a_stop_left_open),
     };
 
