@@ -105,7 +105,7 @@ static json_t *manifest_of(struct client *c, const struct save_args *a, int argc
     if (a->file)
         return json_parse_file(AT_FDCWD, a->file, MANIFEST_MAX, e);
     step = argc == 3 ? strtoll(argv[2], &end, 10) : -1;
-    if (argc != 3 || *end || step < 0) {
+    if (argc != 3 || *end || end == argv[2] || step < 0) {
         err_set(e, ERR_ARG, "STEP must be a whole number, at least 0");
         return NULL;
     }

@@ -29,7 +29,8 @@ enum verdict { HOLDS, FAILS, SKIPPED };
 struct verify {
     struct cli *cli;
     int dir_fd;
-    bool checkpoint; /* there is a manifest.json */
+    struct manifest_place place; /* of a checkpoint that was looked up: what it must be */
+    bool checkpoint;             /* there is a manifest.json */
     struct manifest manifest;
     bool failed;
     json_t *checks; /* [{"check", "result", "message"}] */
@@ -66,7 +67,7 @@ static void check_manifest(struct verify *v)
     }
     schema = schema_load(NULL, &v->e);
     if (schema)
-        fault = manifest_read(v->dir_fd, schema, NULL, &v->manifest, &errors, &v->e);
+        fault = manifest_read(v->dir_fd, schema, &v->place, &v->manifest, &errors, &v->e);
     if (fault != MANIFEST_OK) {
         note(v, "manifest", FAILS, v->e.msg);
     } else {
@@ -213,27 +214,35 @@ static int refuse_lookup(const struct resolved *at, const char *what, struct err
     }
 }
 
-static int look_up(const struct store_args *a, const char *what, struct err *e)
+static int look_up(struct verify *v, const struct store_args *a, const char *what,
+                   struct resolved *at)
 {
-    struct resolved at = {.dir_fd = -1};
-    struct roots *roots = store_args_open(a, e);
+    struct roots *roots = store_args_open(a, &v->e);
+    bool named = strchr(what, ':') != NULL;
 
     if (!roots)
         return -1;
-    (strchr(what, ':') ? resolve_name : resolve_path)(roots, what, strlen(what), &at, e);
+    (named ? resolve_name : resolve_path)(roots, what, strlen(what), at, &v->e);
     roots_close(roots);
-    return at.outcome == RESOLVE_OK ? at.dir_fd : refuse_lookup(&at, what, e);
+    if (at->outcome != RESOLVE_OK)
+        return refuse_lookup(at, what, &v->e);
+    v->place = (struct manifest_place){.run_id = at->run_id,
+                                       .step = at->step,
+                                       .base_model = named ? what : NULL,
+                                       .base_len = at->base_len};
+    return at->dir_fd;
 }
 
 /* A directory as it stands, else a checkpoint below the roots where some are known. */
-static int open_what(const struct store_args *a, const char *what, struct err *e)
+static int open_what(struct verify *v, const struct store_args *a, const char *what,
+                     struct resolved *at)
 {
-    int fd = fs_open_dir(what, e);
+    int fd = fs_open_dir(what, &v->e);
 
-    if (fd >= 0 || e->code != ERR_NOT_FOUND || !(strchr(what, ':') || store_args_known(a)))
+    if (fd >= 0 || v->e.code != ERR_NOT_FOUND || !(strchr(what, ':') || store_args_known(a)))
         return fd;
-    *e = (struct err){0};
-    return look_up(a, what, e);
+    v->e = (struct err){0};
+    return look_up(v, a, what, at);
 }
 
 int cmd_verify(struct cli *cli, int argc, char **argv)
@@ -241,12 +250,13 @@ int cmd_verify(struct cli *cli, int argc, char **argv)
     struct verify v = {.cli = cli};
     struct model_dir md = {0};
     struct store_args store = {0};
+    struct resolved at = {.dir_fd = -1}; /* v.place points into it */
     const struct cli_opt opts[] = {STORE_OPTIONS(store), {0}};
     int rc = cli_options(cli, &argc, argv, opts, 1, 1);
 
     if (rc >= 0)
         return rc;
-    v.dir_fd = open_what(&store, argv[1], &v.e);
+    v.dir_fd = open_what(&v, &store, argv[1], &at);
     if (v.dir_fd < 0)
         return cli_fail(cli, &v.e);
     v.checks = json_array();

@@ -30,3 +30,5 @@ chmod u+w "$file"
 printf x | dd of="$file" bs=1 seek=9000 conv=notrunc 2>/dev/null
 expect_exit 1 "$cairn" load tiny:demo:step-1 --plan
 err_has CHECKPOINT_HASH_MISMATCH
+expect_exit 1 "$cairn" save demo ""
+err_has "STEP must be a whole number"
