@@ -197,6 +197,8 @@ static void a_lent_core_is_left_alone_until_it_is_given_back(void **state)
 
 struct sharer {
     struct pool *pool;
+    pthread_t thread;
+    bool got; /* valid once it has started */
     _Atomic bool started, stop;
     _Atomic long rounds;
 };
@@ -205,15 +207,28 @@ static void *share_main(void *arg)
 {
     struct sharer *s = arg;
 
-    if (!pool_borrow(s->pool))
-        return NULL;
+    s->got = pool_borrow(s->pool);
     atomic_store(&s->started, true);
+    if (!s->got)
+        return NULL;
     while (!atomic_load(&s->stop)) {
         pool_rest(s->pool);
         atomic_fetch_add(&s->rounds, 1);
     }
     pool_give_back(s->pool);
     return NULL;
+}
+
+/* Returns when it has the core; loops go on while it waits for it. */
+static void start_sharer(struct sharer *s)
+{
+    assert_int_equal(pthread_create(&s->thread, NULL, share_main, s), 0);
+    while (!atomic_load(&s->started))
+        check_every_item_once(s->pool, 8);
+    if (s->got)
+        return;
+    pthread_join(s->thread, NULL);
+    fail_msg("the pool lent no core");
 }
 
 static int highest_of_many(struct pool *p, int items)
@@ -235,12 +250,9 @@ static void a_borrower_rests_while_its_core_is_recalled(void **state)
 {
     struct pool *p = new_pool(2);
     struct sharer s = {.pool = p};
-    pthread_t thread;
 
     (void)state;
-    pthread_create(&thread, NULL, share_main, &s);
-    while (!atomic_load(&s.started))
-        check_every_item_once(p, 8);
+    start_sharer(&s);
     for (int turn = 0; turn < 3; turn++) {
         pool_recall_at(p, clock_mono_ns() + (int64_t)3600 * 1000000000); /* not for an hour */
         wait_for_round(&s, atomic_load(&s.rounds));
@@ -257,7 +269,7 @@ static void a_borrower_rests_while_its_core_is_recalled(void **state)
         assert_int_equal(highest_of_many(p, 500), 0);
     }
     atomic_store(&s.stop, true);
-    pthread_join(thread, NULL);
+    pthread_join(s.thread, NULL);
     pool_free(p);
 }
 
@@ -265,13 +277,10 @@ static void a_core_recalled_at_once_is_there_for_the_next_loop(void **state)
 {
     struct pool *p = new_pool(2);
     struct sharer s = {.pool = p};
-    pthread_t thread;
 
     (void)state;
     pool_recall_now(p, INT64_MAX / 2); /* not lent: nothing to wait for */
-    pthread_create(&thread, NULL, share_main, &s);
-    while (!atomic_load(&s.started))
-        check_every_item_once(p, 8);
+    start_sharer(&s);
     for (int turn = 0; turn < 3; turn++) {
         pool_recall_now(p, INT64_MAX / 2);
         long at_rest = atomic_load(&s.rounds);
@@ -282,7 +291,7 @@ static void a_core_recalled_at_once_is_there_for_the_next_loop(void **state)
         wait_for_round(&s, at_rest);
     }
     atomic_store(&s.stop, true);
-    pthread_join(thread, NULL);
+    pthread_join(s.thread, NULL);
     pool_free(p);
 }
 

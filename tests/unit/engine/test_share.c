@@ -8,6 +8,7 @@ enum { ROWS_MAX = 4, PROMPT = 12, TOKENS = 60, TRIES = 200 };
 struct job {
     struct pool *pool;
     pthread_t thread;
+    bool got; /* valid once it has started */
     _Atomic bool started, stop;
     _Atomic int rests;
 };
@@ -16,8 +17,10 @@ static void *job_main(void *arg)
 {
     struct job *j = arg;
 
-    assert_true(pool_borrow(j->pool));
+    j->got = pool_borrow(j->pool);
     atomic_store(&j->started, true);
+    if (!j->got)
+        return NULL;
     while (!atomic_load(&j->stop))
         if (pool_rest(j->pool))
             atomic_fetch_add(&j->rests, 1);
@@ -65,10 +68,10 @@ static int rests_of(int share, int rows, int tries, const struct heard *expected
     struct engine *en = start_sharing(share);
     struct job j = {.pool = engine_pool(en)};
 
-    pthread_create(&j.thread, NULL, job_main, &j);
+    assert_int_equal(pthread_create(&j.thread, NULL, job_main, &j), 0);
     while (!atomic_load(&j.started))
         sched_yield();
-    for (int i = 0; i < tries && atomic_load(&j.rests) == 0; i++) {
+    for (int i = 0; j.got && i < tries && atomic_load(&j.rests) == 0; i++) {
         struct heard *h = ask(en, rows);
 
         for (int s = 0; s < rows; s++)
@@ -78,6 +81,7 @@ static int rests_of(int share, int rows, int tries, const struct heard *expected
     atomic_store(&j.stop, true);
     pthread_join(j.thread, NULL);
     engine_stop(en);
+    assert_true(j.got);
     return atomic_load(&j.rests);
 }
 

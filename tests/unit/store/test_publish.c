@@ -283,6 +283,14 @@ static void modes_are_those_of_readable_files(void **state)
 }
 
 /* Publishing fails in `stage`; afterwards the scratch directory has `left` entries. */
+static void expect_failure(struct scratch *s, const struct publish_result *out, const struct err *e,
+                           enum publish_stage stage, enum err_code code, int left)
+{
+    if (out->stage != stage || e->code != code)
+        fail_msg("stage %s code %d: %s", publish_stage_name(out->stage), e->code, e->msg);
+    assert_int_equal(count_entries(s, "."), left);
+}
+
 static struct publish_result fails(struct scratch *s, struct publish_req *req,
                                    enum publish_stage stage, enum err_code code, int left)
 {
@@ -290,9 +298,7 @@ static struct publish_result fails(struct scratch *s, struct publish_req *req,
     struct err e = {0};
 
     assert_int_equal(publish(req, &out, &e), -1);
-    if (out.stage != stage || e.code != code)
-        fail_msg("stage %s code %d: %s", publish_stage_name(out.stage), e.code, e.msg);
-    assert_int_equal(count_entries(s, "."), left);
+    expect_failure(s, &out, &e, stage, code, left);
     return out;
 }
 
@@ -494,28 +500,52 @@ static void stages_and_bytes_are_told_in_order(void **state)
 
 /* ---- a caller that is bound to one CPU, always or now and then ---- */
 
-static void bind_to_cpus(int n)
+static int bind_to_one_cpu(const cpu_set_t *allowed)
 {
-    cpu_set_t set;
+    cpu_set_t one;
+    size_t cpu = 0;
 
-    CPU_ZERO(&set);
-    for (int i = 0; i < n; i++)
-        CPU_SET((size_t)i, &set);
-    assert_int_equal(sched_setaffinity(0, sizeof set, &set), 0);
+    while (!CPU_ISSET(cpu, allowed))
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    return sched_setaffinity(0, sizeof one, &one);
 }
+
+struct mover {
+    cpu_set_t allowed;
+    int rc;
+};
 
 static void bind_now_and_then(void *arg, enum publish_stage stage, int64_t done, int64_t total)
 {
-    const cpu_set_t *all = arg;
+    struct mover *m = arg;
     int64_t block = done / PUBLISH_BLOCK;
 
     (void)total;
     if (stage != PUBLISH_WEIGHTS || done % PUBLISH_BLOCK)
         return;
     if (block % 7 < 3) /* three blocks bound, four free */
-        bind_to_cpus(1);
+        m->rc |= bind_to_one_cpu(&m->allowed);
     else
-        assert_int_equal(sched_setaffinity(0, sizeof *all, all), 0);
+        m->rc |= sched_setaffinity(0, sizeof m->allowed, &m->allowed);
+}
+
+/* By a caller that is bound, and is free again before anything is judged. */
+static int publish_bound(struct publish_req *req, bool moves, struct publish_result *out,
+                         struct err *e)
+{
+    struct mover m = {.rc = 0};
+    int rc;
+
+    assert_int_equal(sched_getaffinity(0, sizeof m.allowed, &m.allowed), 0);
+    req->progress = moves ? bind_now_and_then : NULL;
+    req->progress_arg = &m;
+    m.rc |= bind_to_one_cpu(&m.allowed);
+    rc = publish(req, out, e);
+    m.rc |= sched_setaffinity(0, sizeof m.allowed, &m.allowed);
+    assert_int_equal(m.rc, 0);
+    return rc;
 }
 
 static void save_bound(struct scratch *s, bool moves)
@@ -526,16 +556,10 @@ static void save_bound(struct scratch *s, bool moves)
     struct buf file = {0};
     struct err e = {0};
     char before[SHA256_HEX], after[SHA256_HEX];
-    cpu_set_t all;
 
-    sched_getaffinity(0, sizeof all, &all);
     im.change = true;
     sha256_hex_of(im.bytes, im.n, before);
-    bind_to_cpus(1);
-    req.progress = moves ? bind_now_and_then : NULL;
-    req.progress_arg = &all;
-    assert_int_equal(publish(&req, &out, &e), 0);
-    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(publish_bound(&req, moves, &out, &e), 0);
     read_back(s, moves ? "r1/step-000002/model.safetensors" : "r1/step-000001/model.safetensors",
               &file);
     sha256_hex_of(file.data, file.len, after);
@@ -560,13 +584,13 @@ static void on_one_cpu_a_source_that_fails_leaves_nothing_behind(void **state)
     struct scratch *s = *state;
     struct image im = make_image(8 * (size_t)PUBLISH_BLOCK);
     struct publish_req req = request(s, &im, "step-000001");
-    cpu_set_t cpus;
+    struct publish_result out;
+    struct err e = {0};
 
-    sched_getaffinity(0, sizeof cpus, &cpus);
-    bind_to_cpus(1);
     im.fail_at = 6 * (size_t)PUBLISH_BLOCK + 5;
-    assert_false(fails(s, &req, PUBLISH_WEIGHTS, ERR_CANCELLED, 0).published);
-    assert_int_equal(sched_setaffinity(0, sizeof cpus, &cpus), 0);
+    assert_int_equal(publish_bound(&req, false, &out, &e), -1);
+    expect_failure(s, &out, &e, PUBLISH_WEIGHTS, ERR_CANCELLED, 0);
+    assert_false(out.published);
     free(im.bytes);
 }
 
