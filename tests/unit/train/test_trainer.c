@@ -69,7 +69,7 @@ static struct bytes adapter_file(struct rig *r)
     b.n = (size_t)adapter_file_bytes(f);
     b.data = malloc(b.n);
     assert_non_null(b.data);
-    adapter_file_read(f, b.data, 0, b.n, &e);
+    must(adapter_file_read(f, b.data, 0, b.n, &e), &e);
     adapter_file_close(f);
     adapter_unref(a);
     return b;
