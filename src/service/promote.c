@@ -3,6 +3,7 @@
  *
  * A full model's weights are written as they are; an adapter is merged into its base. The refusals
  * of a save apply, except those about the resident, which is not touched. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "service/weaver/samplers.h"
 #include "service/weights.h"
 #include "store/catalogue.h"
+#include "store/name.h"
 #include "tensor/weights.h"
 
 struct promotion {
@@ -36,6 +38,28 @@ static int refuse_source(const struct refusal *own, const char *name, struct ref
     if (own->code == REFUSAL_W_CHECKPOINT_CORRUPT)
         return refuse_with(r, REFUSAL_CHECKPOINT_NOT_LOADABLE, details, "%s", own->message);
     return refuse_with(r, REFUSAL_CHECKPOINT_NOT_FOUND, details, "%s", own->message);
+}
+
+/* The lineage root of what the run began with: a checkpoint's is the base in its name. */
+static void name_base(struct promotion *p)
+{
+    const char *base = p->base.repo_id ? p->base.repo_id : p->base.name;
+    struct ckpt_name name;
+
+    if (p->base.checkpoint && ckpt_name_parse(base, strlen(base), &name))
+        snprintf(p->save.base_model, sizeof p->save.base_model, "%.*s", (int)name.base_len, base);
+    else
+        str_copy(p->save.base_model, sizeof p->save.base_model, base);
+}
+
+/* As for a save: what the weights had for a name before, null for a catalogue model. */
+static bool parent_matches(const struct promotion *p)
+{
+    const json_t *parent = json_object_get(p->save.manifest, "parent");
+
+    if (!p->base.checkpoint)
+        return json_is_null(parent);
+    return json_is_string(parent) && strcmp(json_string_value(parent), p->base.name) == 0;
 }
 
 int check_promoted(void *ctx, struct refusal *r)
@@ -58,8 +82,7 @@ int check_promoted(void *ctx, struct refusal *r)
     if (catalogue_get(s->db, p->source->row_id, &p->base, &e) < 0)
         return refuse_internal(r, &e);
     p->save.image = image_ref(p->source->image);
-    str_copy(p->save.base_model, sizeof p->save.base_model,
-             p->base.repo_id ? p->base.repo_id : p->base.name);
+    name_base(p);
     return 0;
 }
 
@@ -89,7 +112,7 @@ static int promote(struct promotion *p, struct refusal *r)
     p->save.source = ckpt_source_memory(w->base, w->bytes);
     p->save.created_ms = clock_wall_ms();
     p->save.pause_end_ns = clock_mono_ns();
-    p->save.parent_match = json_is_null(json_object_get(p->save.manifest, "parent"));
+    p->save.parent_match = parent_matches(p);
     return save_write_files(&p->save, &e) < 0 ? save_refuse_write(&p->save, &e, r) : 0;
 }
 

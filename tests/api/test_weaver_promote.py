@@ -3,6 +3,7 @@ import hashlib
 import uuid
 
 import pytest
+from foreign import Foreign
 from weaver_http import ENV, Run, Weaver
 
 
@@ -49,6 +50,23 @@ def test_a_promoted_checkpoint_loads_by_name_and_has_a_lineage(own, w, mode):
         scores = got.json()["choices"][0]["logprobs"]["token_logprobs"][-4:-1]
         data_ = [{"model_input": {"chunks": [{"type": "encoded_text", "tokens": [5, 6, 7]}]}, "loss_fn_inputs": {"target_tokens": [6, 7, 8]}}]
         assert scores == pytest.approx(run.forward(data_)["result"]["loss_fn_outputs"][0]["logprobs"]["data"], abs=1e-6)
+    assert own.weights("load", {"model_id": own.row}).status == 200
+
+
+def test_what_a_checkpoint_s_run_promotes_has_the_root_of_that_checkpoint(own, w):
+    ckpt = Foreign(own.checkpoints, base="org/root")
+    assert own.weights("load", {"path": ckpt.path}).json()["data"]["mode"] == "full_reload"
+    assert own.weights("load", {"model_id": own.row}).status == 200
+    run = Run(w, base=ckpt.name, training_mode="full_ft")
+    run.train(1, 1e-3)
+    c = run.save(name="on-top")["path"]
+    assert promote(own, c, run_id="above", step=1).json()["data"]["parent_check"] == "mismatch"
+    data = promote(own, c, run_id="above", step=2, parent=ckpt.name).json()["data"]
+    assert (data["name"], data["parent_check"]) == ("org/root:above:step-2", "match")
+    assert own.weights("load", {"name": data["name"]}).status == 200
+    lineage = own.get("/api/weights/lineage").json()["data"]
+    assert [e["name"] for e in lineage["chain"]] == [data["name"], ckpt.name] and lineage["complete"] is True
+    assert lineage["base_model"] == "org/root"
     assert own.weights("load", {"model_id": own.row}).status == 200
 
 
