@@ -138,7 +138,7 @@ void state_sign_of_life(struct service *s)
 }
 
 /* One audit line without a caller. */
-static void audit_event(struct service *s, const char *operation)
+static void audit_event(struct service *s, const char *operation, enum condition before)
 {
     const struct weights_state *w = s->weights;
     struct served *served = engine_served(s->engine);
@@ -149,7 +149,8 @@ static void audit_event(struct service *s, const char *operation)
     memcpy(line.attachment_ref, w->attachment.ref, sizeof line.attachment_ref);
     if (served)
         memcpy(line.model, served->name, sizeof line.model);
-    line.state_before = line.state_after = condition_name(w->condition);
+    line.state_before = condition_name(before);
+    line.state_after = condition_name(w->condition);
     audit_write(&line, 200, NULL);
 }
 
@@ -158,7 +159,7 @@ void state_attachment_stale(struct service *s, const char *why)
     struct weights_state *w = s->weights;
 
     w->attachment.stale = true;
-    audit_event(s, "weights_attachment_stale");
+    audit_event(s, "weights_attachment_stale", w->condition);
     log_ev(LOG_WARNING, "weights_attachment_stale", "attachment_ref=%s why=%s", w->attachment.ref,
            why);
     if (w->hold.on && w->condition == WEIGHTS_CLEAN)
@@ -257,7 +258,7 @@ static int64_t tick_hold(struct service *s, int64_t now)
         return w->hold.expires_ns;
     w->hold_timeouts++;
     state_hold_end(s);
-    audit_event(s, "weights_hold_timeout");
+    audit_event(s, "weights_hold_timeout", w->condition);
     state_changed(s);
     return 0;
 }
@@ -271,7 +272,7 @@ static int64_t tick_commit(struct service *s, int64_t now)
     if (now < w->commit.watchdog_ns)
         return w->commit.watchdog_ns;
     w->condition = WEIGHTS_TORN;
-    audit_event(s, "weights_torn");
+    audit_event(s, "weights_torn", WEIGHTS_WRITING);
     log_ev(LOG_ERROR, "weights_torn", "identity=%s open_ms=%.1f", w->commit.identity,
            clock_ms_since(w->commit.started_ns));
     state_changed(s);
@@ -282,11 +283,12 @@ static int64_t tick_commit(struct service *s, int64_t now)
 void state_note_damage(struct service *s, const struct image *im)
 {
     struct weights_state *w = s->weights;
+    enum condition before = w->condition;
 
-    if (!im || w->condition == WEIGHTS_TORN || !image_damaged(im))
+    if (!im || before == WEIGHTS_TORN || !image_damaged(im))
         return;
     w->condition = WEIGHTS_TORN;
-    audit_event(s, "weights_torn");
+    audit_event(s, "weights_torn", before);
     log_ev(LOG_ERROR, "weights_torn", "identity=%s why=arena_cut_short", w->attachment.identity);
     state_changed(s);
 }

@@ -145,8 +145,8 @@ def test_a_client_killed_inside_a_commit_leaves_torn_weights_and_every_v1_route_
     assert server.get("/api/health/ready").status == 503
     granted(server.weights("load", {"model_id": server.row}))
     assert server.complete(max_tokens=2).status == 200
-    events = [line["operation"] for line in audit_lines(server)]
-    assert "weights_torn" in events and "weights_attachment_stale" in events
+    events = {line["operation"]: (line["state_before"], line["state_after"]) for line in audit_lines(server)}
+    assert events["weights_torn"] == ("writing", "torn") and "weights_attachment_stale" in events
 
 
 def test_no_tokens_means_no_weights_routes_and_no_open_server(make_server):
