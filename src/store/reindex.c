@@ -74,7 +74,8 @@ static int put_row(struct walk *w, const char *name, const char *real, struct re
     struct model_row row = {0};
     struct err none = {0};
     bool ordinary = false;
-    bool there = catalogue_get_by_path(w->req->db, real, &row, &none) == 0;
+    bool there = catalogue_get_by_path(w->req->db, real, &row, &none) == 0 ||
+                 catalogue_get_by_name(w->req->db, name, &row, &none) == 0; /* it moved */
 
     entry->outcome = !there                        ? REINDEX_ADDED
                      : strcmp(row.name, name) == 0 ? REINDEX_KEPT

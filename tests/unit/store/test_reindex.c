@@ -106,6 +106,27 @@ static void a_second_time_the_rows_keep_their_ids(void **state)
     close_world(&w);
 }
 
+static void rows_follow_directories_that_were_moved(void **state)
+{
+    struct world w = open_world(state);
+    struct model_row first = {0}, second = {0};
+    struct err e = {0};
+    char from[PATH_MAX];
+
+    put_checkpoint(w.scratch, "main", "m", "r", 1, NULL);
+    expect(&w, false, "added r/step-000001 m:r:step-1\n");
+    assert_int_equal(catalogue_get_by_name(w.db, "m:r:step-1", &first, &e), 0);
+    snprintf(from, sizeof from, "%s", scratch_path(w.scratch, "main/r"));
+    assert_int_equal(rename(from, scratch_path(w.scratch, "read/r")), 0);
+    expect(&w, false, "kept r/step-000001 m:r:step-1\n");
+    assert_int_equal(catalogue_get_by_name(w.db, "m:r:step-1", &second, &e), 0);
+    assert_int_equal(second.id, first.id);
+    assert_string_equal(second.local_path, scratch_path(w.scratch, "read/r/step-000001"));
+    model_row_release(&first);
+    model_row_release(&second);
+    close_world(&w);
+}
+
 static void what_is_no_whole_checkpoint_is_told_and_passed_over(void **state)
 {
     struct world w = open_world(state);
@@ -164,6 +185,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(each_checkpoint_of_each_root_gets_a_row_by_rising_step),
         SCRATCH_TEST(a_second_time_the_rows_keep_their_ids),
+        SCRATCH_TEST(rows_follow_directories_that_were_moved),
         SCRATCH_TEST(what_is_no_whole_checkpoint_is_told_and_passed_over),
         SCRATCH_TEST(a_file_of_another_hash_is_found_when_asked),
         SCRATCH_TEST(a_row_in_the_way_is_not_replaced),
