@@ -16,8 +16,6 @@
 #include "service/refusal.h"
 #include "service/service.h"
 
-enum { RETRY_AFTER_FALLBACK_S = 10 };
-
 const char api_challenge[] = "Bearer realm=\"weights\"";
 
 void api_json(struct api_call *call, int status, json_t *body)
@@ -94,7 +92,8 @@ static void add_failure_headers(struct api_call *call, const struct refusal *r, 
         http_resp_header(call->resp, "WWW-Authenticate", api_challenge);
     if (status == 503)
         http_resp_headerf(call->resp, "Retry-After", "%d",
-                          r->retry_after_s > 0 ? r->retry_after_s : RETRY_AFTER_FALLBACK_S);
+                          r->retry_after_s > 0 ? r->retry_after_s
+                                               : call->api->service->settings->retry_fallback_s);
 }
 
 void api_fail(struct api_call *call, const struct refusal *r)

@@ -160,6 +160,7 @@ static int start_http(struct daemon *d, struct err *e)
         .refuse = api_refuse,
         .arg = &d->api,
         .spool_dir = s->state_dir,
+        .retry_after_s = s->retry_fallback_s,
         /* Held requests keep their threads; those who let them go need some, too. */
         .max_threads = s->max_concurrent + s->max_pending + SPARE_HANDLERS,
     };

@@ -44,7 +44,7 @@ static void fill(struct http_call *call, enum http_refusal kind, size_t measured
     if (f.challenge)
         http_resp_header(&call->resp, "WWW-Authenticate", f.challenge);
     if (f.status == 503)
-        http_resp_header(&call->resp, "Retry-After", "10");
+        http_resp_headerf(&call->resp, "Retry-After", "%d", c->retry_after_s);
     log_ev(LOG_INFO, "http.refused", "id=%s client=%s status=%d why=\"%s\"", call->req.request_id,
            call->req.client, f.status, message);
 }

@@ -47,6 +47,7 @@ static int copy_config(struct http_config *c, struct err *e)
     default_int(&c->head_timeout_ms, 60000);
     default_int(&c->body_timeout_ms, 30000);
     default_int(&c->send_timeout_ms, 60000);
+    default_int(&c->retry_after_s, 10);
     default_int(&c->keep_alive_ms, 15000);
     default_size(&c->stream_bytes, 4 << 20);
     int failed = copy_string(&c->host, "127.0.0.1");

@@ -73,6 +73,7 @@ struct http_config {
     int head_timeout_ms;       /* a connection that has not sent a whole header [60 s] */
     int body_timeout_ms;       /* besides 1 s for each 64 KiB of the body [30 s] */
     int send_timeout_ms;       /* a client that takes nothing of its answer [60 s] */
+    int retry_after_s;         /* Retry-After of a 503 of the server itself [10] */
     int keep_alive_ms;         /* a comment in an event stream that is silent [15 s] */
     size_t stream_bytes;       /* unread bytes of one stream before its client is dropped [4 MiB] */
 };
