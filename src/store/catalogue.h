@@ -90,6 +90,6 @@ int catalogue_carrier(struct db *d, const char *name, const char *real_path, int
 bool catalogue_carrier_lost(const struct model_row *row); /* a carrier without its directory */
 
 /* Start-up: loaded and loading become ready, downloading becomes error, carrier rows whose
- * directory is gone become error. */
+ * directory is gone become error, and ready when it is there again. */
 int catalogue_start(struct db *d, struct err *e);
 #endif

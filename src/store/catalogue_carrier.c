@@ -1,4 +1,5 @@
 /* Rows of checkpoint directories, and what a start settles. */
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/clock.h"
@@ -113,11 +114,18 @@ int catalogue_carrier(struct db *d, const char *name, const char *real_path, int
 
 /* ---- start-up ---- */
 
-static int mark_lost(struct db *d, const struct model_row *row, struct err *e)
+static const char gone[] = "the checkpoint directory is gone";
+
+/* A root that was not mounted may be there again. */
+static int settle_carrier(struct db *d, const struct model_row *row, struct err *e)
 {
-    if (row->status == MODEL_ERROR || !catalogue_carrier_lost(row))
-        return 0;
-    return catalogue_set_status(d, row->id, MODEL_ERROR, "the checkpoint directory is gone", e);
+    bool lost = catalogue_carrier_lost(row);
+
+    if (lost && row->status != MODEL_ERROR)
+        return catalogue_set_status(d, row->id, MODEL_ERROR, gone, e);
+    if (!lost && row->checkpoint && row->error_message && strcmp(row->error_message, gone) == 0)
+        return catalogue_set_status(d, row->id, MODEL_READY, NULL, e);
+    return 0;
 }
 
 int catalogue_start(struct db *d, struct err *e)
@@ -140,7 +148,7 @@ int catalogue_start(struct db *d, struct err *e)
     if (rc == 0)
         rc = catalogue_list(d, &rows, &n, e);
     for (int i = 0; rc == 0 && i < n; i++)
-        rc = mark_lost(d, &rows[i], e);
+        rc = settle_carrier(d, &rows[i], e);
     catalogue_list_release(rows, n);
     return rc;
 }

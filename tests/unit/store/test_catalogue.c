@@ -307,6 +307,29 @@ static void a_carrier_row_follows_a_directory_that_moved(void **state)
     db_close(d);
 }
 
+static void a_carrier_row_is_ready_again_with_its_directory(void **state)
+{
+    static const enum model_status expected[] = {MODEL_ERROR, MODEL_READY};
+    struct scratch *s = *state;
+    struct db *d = fresh();
+    struct model_row row;
+    struct err e = {0};
+    bool ordinary;
+    int64_t id;
+
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "mounted"), &id, &ordinary, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(catalogue_start(d, &e), 0);
+        assert_int_equal(catalogue_get(d, id, &row, &e), 0);
+        assert_int_equal(row.status, expected[i]);
+        assert_int_equal(row.error_message == NULL, i);
+        model_row_release(&row);
+        put_dir(s, "mounted");
+    }
+    db_close(d);
+}
+
 static void a_start_settles_what_a_stop_left_open(void **state)
 {
     struct scratch *s = *state;
@@ -356,6 +379,7 @@ int main(void)
         cmocka_unit_test(a_carrier_row_is_reused_and_renamed),
         cmocka_unit_test(a_directory_of_an_ordinary_model_takes_no_carrier),
         SCRATCH_TEST(a_carrier_row_follows_a_directory_that_moved),
+        SCRATCH_TEST(a_carrier_row_is_ready_again_with_its_directory),
         SCRATCH_TEST(a_start_settles_what_a_stop_left_open),
     };
 
