@@ -327,6 +327,13 @@ void identity_release(struct identity_pin *pin)
 
 /* ---- the name in answers ---- */
 
+static const char *origin_of(const struct served *served)
+{
+    if (weaver_names(served->name))
+        return "export";
+    return served->checkpoint ? "checkpoint" : "model";
+}
+
 void identity_header(const struct served *served, struct buf *b)
 {
     buf_add_char(b, '"');
@@ -338,8 +345,7 @@ void identity_header(const struct served *served, struct buf *b)
         else
             buf_add_char(b, (char)c);
     }
-    buf_printf(b, "\";origin=%s;commits=%" PRId64, served->checkpoint ? "checkpoint" : "model",
-               served->commits);
+    buf_printf(b, "\";origin=%s;commits=%" PRId64, origin_of(served), served->commits);
 }
 
 static const char *or_unrecorded(const char *s)

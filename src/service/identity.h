@@ -64,8 +64,8 @@ int identity_resolve(struct service *s, const struct identity_ask *ask, struct i
                      struct refusal *r);
 void identity_release(struct identity_pin *rv); /* a zeroed one is allowed */
 
-/* X-miLLM-Model: "<name>";origin=<model|checkpoint>;commits=<n>, appended to b. Bytes outside
- * 0x20..0x7E and % " \ are written %XX. (RFC 8941, an item with two parameters.) */
+/* X-miLLM-Model: "<name>";origin=<model|checkpoint|export>;commits=<n>, appended to b. Bytes
+ * outside 0x20..0x7E and % " \ are written %XX. (RFC 8941, an item with two parameters.) */
 void identity_header(const struct served *served, struct buf *b);
 
 /* system_fingerprint: millm:<name>@<revision>:<dtype>/<quantization>:transformers. */

@@ -2,6 +2,8 @@
 import uuid
 
 import pytest
+from conftest import check_error, wait_until
+from trainer import Trainer
 from weaver_http import ENV, KEY, Run, Weaver
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -26,7 +28,8 @@ def complete(own, model, headers=BEARER, **fields):
 def test_a_completion_runs_on_the_export(own, run):
     path = run.export(path="v1")
     answer = complete(own, path)
-    assert answer.status == 200 and answer.json()["model"] == path and path in answer.header("X-miLLM-Model")
+    assert answer.status == 200 and answer.json()["model"] == path
+    assert answer.header("X-miLLM-Model") == f'"{path}";origin=export;commits=0'
     base = complete(own, own.model).json()["choices"][0]["text"]
     assert answer.json()["choices"][0]["text"] != base
     assert complete(own, own.model).json()["choices"][0]["text"] == base, "the resident is what it was"
@@ -60,3 +63,25 @@ def test_a_key_is_needed_and_a_path_must_live(own, run):
     for bad in (f"weaver://{uuid.uuid4()}/checkpoints/x", "weaver://"):
         answer = complete(own, bad)
         assert answer.status == 404 and answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_a_path_whose_time_is_over_says_so(own, run):
+    path = run.export(path="short", ttl_seconds=1)
+    wait_until(lambda: path not in {m["id"] for m in own.get("/v1/models").json()["data"]})
+    check_error(complete(own, path), 410, "checkpoint_expired", "model")
+    embedding = own.post("/v1/embeddings", {"model": path, "input": "a"}, headers=BEARER)
+    check_error(embedding, 410, "checkpoint_expired", "model")
+    check_error(own.get("/v1/models/" + path), 404, "model_not_found", "model")
+
+
+def test_torn_weights_are_told_before_an_export_is_looked_up(make_server):
+    server = make_server({**ENV, "WEIGHTS_COMMIT_WATCHDOG_S": "0.3"})
+    path = Run(Weaver(server).connect(), lora_config={"rank": 2}).export(path="torn")
+    assert server.get("/v1/models/" + path).status == 200
+    trainer = Trainer(server)
+    trainer.do("quiesce")
+    trainer.do("commit-begin")
+    wait_until(lambda: server.get("/v1/models").status == 503)
+    check_error(server.get("/v1/models/" + path), 503, "weights_torn")
+    check_error(complete(server, path), 503, "weights_torn")
+    server.stop()

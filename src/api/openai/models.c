@@ -57,10 +57,14 @@ void openai_get_model(struct api_call *call)
     struct search s = {.name = call->rest};
     struct refusal r = {0};
 
+    if (identity_refuse_torn(call->api->service, &r) < 0) {
+        openai_fail(call, &r);
+        refusal_clear(&r);
+        return;
+    }
     if (weaver_names(call->rest))
         weaver_list_exports(call->api->service, keep_named, &s);
-    if (!s.found && identity_refuse_torn(call->api->service, &r) == 0 &&
-        identity_list(call->api->service, keep_named, &s, &r) == 0 && !s.found)
+    if (!s.found && identity_list(call->api->service, keep_named, &s, &r) == 0 && !s.found)
         refuse_param(&r, REFUSAL_V1_MODEL_NOT_FOUND, "model",
                      "The model '%.200s' does not exist. GET /v1/models lists those that do.",
                      call->rest);

@@ -26,6 +26,8 @@ static int translate(const struct refusal *from, struct refusal *r)
 {
     if (from->code == REFUSAL_W_OUT_OF_MEMORY)
         return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "%s", from->message);
+    if (from->code == REFUSAL_W_CHECKPOINT_EXPIRED)
+        return refuse_param(r, REFUSAL_V1_CHECKPOINT_EXPIRED, "model", "%s", from->message);
     return refuse_param(r, REFUSAL_V1_MODEL_NOT_FOUND, "model", "%s", from->message);
 }
 
