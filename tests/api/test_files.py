@@ -73,11 +73,13 @@ def test_the_upload_may_say_when_it_expires(server):
 
 FILE = ('name="file"; filename="a"', b"{}")
 PURPOSE = ('name="purpose"', b"batch")
+SECONDS = ('name="expires_after[seconds]"', b"7200")
 
 
 @pytest.mark.parametrize("body,param", [
     (form([PURPOSE]), "file"), (form([FILE]), "purpose"), (form([FILE, ('name="purpose"', b"fine-tune")]), "purpose"),
-    (form([FILE, PURPOSE, FILE]), "file"), (form([FILE, PURPOSE, ('name="more"', b"1")]), "more"),
+    (form([FILE, PURPOSE, FILE]), "file"), (form([PURPOSE, FILE, PURPOSE]), "purpose"),
+    (form([FILE, PURPOSE, SECONDS, SECONDS]), "expires_after[seconds]"), (form([FILE, PURPOSE, ('name="more"', b"1")]), "more"),
     (form([FILE, PURPOSE])[:-6], "file"), (form([FILE, PURPOSE], "other"), "file"), (b"", "file"), (b"--b0undary--\r\n", "file"),
     (b"--b0undary\r\n\r\nx\r\n--b0undary--", "file"), (b"--b0undary\r\nno colon\r\n\r\nx\r\n--b0undary--", "file"),
     (form([('filename="a"', b"x")]), "file"), (form([FILE, ('name="' + "n" * 200 + '"', b"x")]), "file"),

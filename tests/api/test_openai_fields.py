@@ -102,6 +102,20 @@ def test_neutral_values_and_null_are_accepted_everywhere(server):
     names = ("temperature top_p n max_tokens stop seed logprobs top_logprobs frequency_penalty presence_penalty response_format tools "
              "logit_bias suffix audio steering stream stream_options allowed_token_ids extra_messages chat_template_kwargs").split()
     assert server.chat("a", max_completion_tokens=1, **dict.fromkeys(names)).status == 200
+    completion = server.complete("a", max_tokens=1, **{**neutral, "tool_choice": "none"})
+    assert completion.status == 200 and ignored(completion) == [] and completion.json()["choices"][0]["logprobs"] is None
+    check_error(server.complete("a", max_tokens=1, logprobs=True), 400, "invalid_parameter", "logprobs")
+
+
+def test_a_field_that_is_null_is_as_if_it_were_not_there(server):
+    strict = {"X-miLLM-Strict": "1"}
+    said = {"role": "assistant", "content": "b", "refusal": None, "audio": None, "annotations": None, "tool_calls": None, "function_call": None}
+    nothing = {"user": None, "suffix": None, "foo": None}
+    chat = server.chat([{"role": "user", "content": "a"}, said, {"role": "user", "content": "c"}], max_tokens=1, headers=strict, **nothing)
+    assert chat.status == 200 and ignored(chat) == []
+    assert server.complete("a", max_tokens=1, headers=strict, **nothing).status == 200
+    assert server.post("/v1/embeddings", {"model": server.model, "input": "a", **nothing}, headers=strict).status == 200
+    check_error(server.chat([{**said, "refusal": "no"}], max_tokens=1, headers=strict), 400, "unused_fields_refused", "messages[0].refusal")
 
 
 BAD = {"temperature": (-0.1, 2.1, "1", True, [1]), "top_p": (-0.1, 1.1, "1"), "frequency_penalty": (2.1, -2.1, "1"),

@@ -131,7 +131,7 @@ static void read_other_keys(struct ask *a, const char *path, const json_t *messa
             else if (!json_is_null(v))
                 problem(a, REFUSAL_V1_INVALID_PARAMETER, path, "%s.%s must be a string.", path,
                         key);
-        } else {
+        } else if (!json_is_null(v)) {
             ask_ignore(a, "%s.%s", path, key);
         }
     }

@@ -49,7 +49,7 @@ static int read_body(struct ask *a, struct refusal *r)
     if (!a->body)
         return refuse_param(r, REFUSAL_V1_INVALID_PARAMETER, "", "%s", e.msg);
     json_object_foreach (a->body, name, v)
-        if (!is_known(name))
+        if (!is_known(name) && !json_is_null(v))
             ask_ignore(a, "%s", name);
     return ask_verdict(a, r);
 }

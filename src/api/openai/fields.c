@@ -217,12 +217,20 @@ static const struct {
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
+/* What asks for no log-probabilities on the other routes asks for none where their number stands.
+ */
+static bool asks_for_none(const struct value_field *f, const json_t *v)
+{
+    return json_is_null(v) ||
+           (json_is_false(v) && f->kind == AS_INT && strcmp(f->name, "logprobs") == 0);
+}
+
 /* true: the name is known on this route. */
 static bool check_one(struct ask *a, enum endpoint where, const char *name, const json_t *v)
 {
     for (size_t i = 0; i < COUNT(values); i++)
         if ((values[i].where & (int)where) && strcmp(values[i].name, name) == 0) {
-            if (!json_is_null(v))
+            if (!asks_for_none(&values[i], v))
                 take_value(a, &values[i], v);
             return true;
         }
@@ -245,7 +253,7 @@ void fields_check(struct ask *a, enum endpoint where)
     json_t *v;
 
     json_object_foreach (a->body, name, v)
-        if (!check_one(a, where, name, v))
+        if (!check_one(a, where, name, v) && !json_is_null(v))
             ask_ignore(a, "%s", name);
 }
 

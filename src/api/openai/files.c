@@ -45,7 +45,7 @@ static json_t *file_object(const struct file_row *row)
 
 struct upload {
     struct multipart_part file;
-    bool has_file, has_purpose;
+    bool has_file, has_purpose, has_anchor, has_seconds;
     char purpose[32], anchor[32], seconds[32];
 };
 
@@ -64,22 +64,28 @@ static void take_text(const struct multipart_part *p, char to[32])
 
 static int take_part(struct upload *u, const struct multipart_part *p, struct refusal *r)
 {
-    if (strcmp(p->name, "file") == 0) {
-        if (u->has_file)
-            return refuse_part(r, "file", "is given twice.");
-        u->file = *p;
-        u->has_file = true;
-    } else if (strcmp(p->name, "purpose") == 0) {
-        take_text(p, u->purpose);
-        u->has_purpose = true;
-    } else if (strcmp(p->name, "expires_after[anchor]") == 0) {
-        take_text(p, u->anchor);
-    } else if (strcmp(p->name, "expires_after[seconds]") == 0) {
-        take_text(p, u->seconds);
-    } else {
-        return refuse_part(r, p->name, "is no part of an upload that this server knows.");
+    const struct {
+        const char *name;
+        bool *has;
+        char *text; /* NULL: the file */
+    } known[] = {{"file", &u->has_file, NULL},
+                 {"purpose", &u->has_purpose, u->purpose},
+                 {"expires_after[anchor]", &u->has_anchor, u->anchor},
+                 {"expires_after[seconds]", &u->has_seconds, u->seconds}};
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(p->name, known[i].name) != 0)
+            continue;
+        if (*known[i].has)
+            return refuse_part(r, p->name, "is given twice.");
+        *known[i].has = true;
+        if (known[i].text)
+            take_text(p, known[i].text);
+        else
+            u->file = *p;
+        return 0;
     }
-    return 0;
+    return refuse_part(r, p->name, "is no part of an upload that this server knows.");
 }
 
 static int read_parts(const struct http_req *req, struct upload *u, struct refusal *r)
