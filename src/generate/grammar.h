@@ -83,8 +83,8 @@ static inline size_t grammar_mask_words(int vocab)
     return ((size_t)vocab + 63) / 64;
 }
 
-/* Fills mask [grammar_mask_words]. End tokens are possible where the answer may end, and only
- * there. -1 with ERR_NOMEM. */
+/* Fills mask [grammar_mask_words]. End tokens are possible where the answer may end, and where
+ * nothing but end tokens can go on; a caller may name any token as one. -1 with ERR_NOMEM. */
 int grammar_run_mask(struct grammar_run *r, const int32_t *ends, int n_ends, uint64_t *mask,
                      struct err *e);
 /* The answer goes on with a token of the last mask, not an end token. -1: it is not possible here.

@@ -20,14 +20,28 @@ struct grammar_run {
     struct walk walk;
 };
 
+/* The tokens that the language goes on with. */
+static void add_text(struct grammar_run *r, uint64_t *mask)
+{
+    for (int i = 0; i < r->now.n; i++)
+        walk_place(&r->walk, r->bound, &r->machine, &r->now.list[i], mask);
+}
+
+static bool is_empty(const uint64_t *mask, size_t words)
+{
+    while (words > 0 && mask[words - 1] == 0)
+        words--;
+    return words == 0;
+}
+
 int grammar_run_mask(struct grammar_run *r, const int32_t *ends, int n_ends, uint64_t *mask,
                      struct err *e)
 {
     int vocab = r->bound->trie->vocab;
+    size_t words = grammar_mask_words(vocab);
 
-    memset(mask, 0, grammar_mask_words(vocab) * sizeof *mask);
-    for (int i = 0; i < r->now.n; i++)
-        walk_place(&r->walk, r->bound, &r->machine, &r->now.list[i], mask);
+    memset(mask, 0, words * sizeof *mask);
+    add_text(r, mask);
     for (int i = 0; i < n_ends; i++) {
         uint64_t bit = UINT64_C(1) << ((uint32_t)ends[i] % 64);
 
@@ -38,6 +52,8 @@ int grammar_run_mask(struct grammar_run *r, const int32_t *ends, int n_ends, uin
         else
             mask[(uint32_t)ends[i] / 64] &= ~bit;
     }
+    if (is_empty(mask, words)) /* whatever comes next is an end token: it ends here */
+        add_text(r, mask);
     return r->walk.found.failed || r->machine.failed || r->walk.local.failed ? err_nomem(e) : 0;
 }
 

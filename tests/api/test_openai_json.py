@@ -81,6 +81,18 @@ def test_sampling_fields_go_with_a_schema(server):
     assert fits(json.loads(choice["message"]["content"]), SHAPE)
 
 
+def test_an_answer_ends_where_every_way_on_is_a_stop_id(server):
+    """A schema that begins with a brace, and the brace is a stop: nothing is said, and no fault of the model is told."""
+    said = server.complete("{", max_tokens=0, echo=True, logprobs=0, return_tokens_as_token_ids=True).json()
+    brace = int(said["choices"][0]["logprobs"]["tokens"][-1].removeprefix("token_id:"))
+    choice = choices(ask(server, SHAPE, stop_token_ids=[brace]))[0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
+    _, chunks = server.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9,
+                                                       "response_format": schema_format(SHAPE), "stop_token_ids": [brace]})
+    found = [c["choices"][0] for c in chunks if c["choices"]]
+    assert not any(c["delta"].get("content") for c in found) and found[-1]["finish_reason"] == "stop"
+
+
 def test_a_limit_cuts_and_says_so(server):
     choice = choices(ask(server, SHAPE, max_tokens=3))[0]
     assert choice["finish_reason"] == "length" and begins_json(choice["message"]["content"])

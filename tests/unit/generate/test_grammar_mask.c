@@ -292,6 +292,36 @@ static void special_tokens_stand_nowhere_and_the_end_only_at_the_end(void **stat
     token_trie_unref(trie);
 }
 
+/* A caller may call any token an end: where no other way on is left, the answer ends there. */
+static void where_only_end_tokens_go_on_they_are_possible(void **state)
+{
+    struct token_trie *trie = open_trie(MODELS "tiny-llama");
+    struct grammar *g = schema_grammar("{\"enum\": [\"a\", \"b\"]}");
+    int32_t quote = tokenizer_find(trie->tokenizer, "\"", 1);
+    int32_t letters[] = {tokenizer_find(trie->tokenizer, "a", 1),
+                         tokenizer_find(trie->tokenizer, "b", 1)};
+    struct err e = {0};
+    struct answer a;
+
+    (void)state;
+    start_answer(&a, g, trie);
+    find_mask(&a);
+    take(&a, quote);
+    assert_int_equal(grammar_run_mask(a.run, letters, 1, a.mask, &e), 0);
+    assert_false(mask_has(a.mask, letters[0]));
+    assert_true(mask_has(a.mask, letters[1]));
+    find_mask(&a);
+    for (int32_t id = 0; id < a.vocab; id++) /* longer tokens that begin so are ends as well */
+        if (mask_has(a.mask, id) && id != letters[0] && id != letters[1])
+            fail_msg("token %d is another way on", (int)id);
+    assert_int_equal(grammar_run_mask(a.run, letters, 2, a.mask, &e), 0);
+    assert_int_equal(count_mask(&a), 2);
+    assert_true(mask_has(a.mask, letters[0]) && mask_has(a.mask, letters[1]));
+    end_answer(&a);
+    grammar_unref(g);
+    token_trie_unref(trie);
+}
+
 /* LFM2's marks are tokens of their own; no bytes spell them, that of their sign least of all. */
 static void a_special_token_that_is_named_stands_alone(void **state)
 {
@@ -363,6 +393,7 @@ int main(void)
         cmocka_unit_test(nesting_is_bounded_and_never_gets_stuck),
         cmocka_unit_test(alternatives_of_alternatives_do_not_multiply),
         cmocka_unit_test(special_tokens_stand_nowhere_and_the_end_only_at_the_end),
+        cmocka_unit_test(where_only_end_tokens_go_on_they_are_possible),
         cmocka_unit_test(a_special_token_that_is_named_stands_alone),
         cmocka_unit_test(two_answers_share_masks_and_nothing_else),
     };
