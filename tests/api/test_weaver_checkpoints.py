@@ -4,6 +4,7 @@ import http.client
 import json
 import shutil
 import signal
+import sqlite3
 import struct
 import threading
 import time
@@ -130,6 +131,42 @@ def test_a_lifetime_can_be_changed(own, w, run):
     error(w.call("PATCH", run.path + "/checkpoints/ttl", {"path": f"weaver://{run.id}/checkpoints/none", "ttl_seconds": 5}), 404, "checkpoint_not_found")
     other = Run(w, lora_config={"rank": 2})
     error(w.call("PATCH", other.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": 5}), 404, "checkpoint_not_found")
+
+
+def test_an_export_without_a_lifetime_of_its_own_ends_with_its_checkpoint(w, run):
+    c = run.save(name="followed", ttl_seconds=600)
+    own_time = w.run(f"/checkpoints/{c['id']}/export", {"merge_adapter": True, "ttl_seconds": 900})
+    follows = w.run(f"/checkpoints/{c['id']}/export", {"ttl_seconds": None})
+    assert follows["ttl_seconds"] is None and follows["expires_at"] == c["expires_at"]
+    for ttl in (7200, None):
+        got = w.call("PATCH", run.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": ttl}).json()
+        assert w.get(f"/artifacts/{follows['id']}")["expires_at"] == got["expires_at"]
+        assert w.get(f"/artifacts/{own_time['id']}")["expires_at"] == own_time["expires_at"]
+
+
+def test_an_expired_checkpoint_does_not_keep_its_slug(w, run):
+    held = run.save(name="again", ttl_seconds=1)
+    wait_until(lambda: held["id"] not in {k["id"] for k in run.checkpoints()})
+    fresh = run.save(name="again")  # mostly before the sweep
+    assert fresh["path"] == held["path"] and run.load(fresh["path"])["checkpoint_id"] == fresh["id"]
+
+
+def test_the_tombstone_of_a_checkpoint_lasts_seven_days(make_server, tmp_path):
+    server = make_server(ENV, model=None, state=tmp_path)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    run = Run(w, lora_config={"rank": 2})
+    old, late = run.save(name="old"), run.save(name="late")
+    day = 24 * 3600 * 1000
+    for c, days in ((old, 7.01), (late, 6.99)):
+        assert w.call("DELETE", f"/checkpoints/{c['id']}").status == 204
+        db = sqlite3.connect(tmp_path / "cairn.db", timeout=60)
+        db.execute("UPDATE weaver_checkpoints SET deleted_ms = deleted_ms - ? WHERE id = ?", (int(days * day), c["id"]))
+        db.commit()
+        db.close()
+    wait_until(lambda: w.call("POST", run.path + "/load", {"path": old["path"]}).status == 404)
+    error(w.call("POST", run.path + "/load", {"path": late["path"]}), 410, "checkpoint_expired")
+    server.stop()
 
 
 def test_without_a_readable_expiry_nothing_is_deleted(own, w, run):
@@ -390,7 +427,6 @@ def test_an_adapter_is_refused_beside_another_base(make_server, tmp_path):
 
 
 def test_a_pending_row_is_finished_or_dropped_by_the_next_start(make_server, tmp_path):
-    import sqlite3
     server = make_server(ENV, model=None, state=tmp_path)
     server.register(MODELS / "tiny-llama")
     w = Weaver(server).connect()

@@ -36,6 +36,15 @@ int w_artifact_update(struct weaver *w, const struct w_artifact *a, struct err *
     return rc;
 }
 
+int w_artifacts_follow(struct weaver *w, const char *checkpoint_id, int64_t expires_ms,
+                       struct err *e)
+{
+    return db_run(w->db, e,
+                  "UPDATE weaver_artifacts SET expires_ms = nullif(?, 0) WHERE checkpoint_id = ?"
+                  " AND ttl_s IS NULL AND status IN ('pending', 'completed')",
+                  "it", expires_ms, checkpoint_id);
+}
+
 static void read_row(const struct db_stmt *q, void *row)
 {
     struct w_artifact *a = row;

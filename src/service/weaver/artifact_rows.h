@@ -22,6 +22,9 @@ struct w_artifact {
 int w_artifact_insert(struct weaver *w, const struct w_artifact *a, struct err *e);
 /* status, size, manifest, error, updated_ms. */
 int w_artifact_update(struct weaver *w, const struct w_artifact *a, struct err *e);
+/* Those of a checkpoint that have no lifetime of their own end with it; 0: never. */
+int w_artifacts_follow(struct weaver *w, const char *checkpoint_id, int64_t expires_ms,
+                       struct err *e);
 /* A live one; artifact_not_found. */
 int w_artifact_find(struct weaver *w, const char *id, struct w_artifact *out, struct refusal *r);
 /* 1: the newest completed one of this kind. 0: none. */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "db/db.h"
+#include "service/weaver/artifact_rows.h"
 #include "service/weaver/ckpt.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
@@ -97,7 +98,8 @@ static int set_expiry(struct weaver *w, const struct w_ckpt *k, struct refusal *
 {
     struct err e = {0};
 
-    if (ckpt_files_set_expiry(w, k, &e) < 0 || set_row(w, k, &e) < 0)
+    if (ckpt_files_set_expiry(w, k, &e) < 0 || set_row(w, k, &e) < 0 ||
+        w_artifacts_follow(w, k->id, k->expires_ms, &e) < 0)
         return w_refuse_err(r, &e);
     return 0;
 }

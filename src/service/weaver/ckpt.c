@@ -93,11 +93,13 @@ static int free_slug(struct db *d, struct w_ckpt *c, struct err *e)
     for (int i = 2; rc > 0; i++) {
         rc = db_prepare(&q, d,
                         "SELECT 1 FROM weaver_checkpoints WHERE model_id = ? AND slug = ?"
-                        " AND status IN ('pending', 'completed')",
+                        " AND status IN ('pending', 'completed')"
+                        " AND (expires_ms IS NULL OR expires_ms > ?)",
                         e);
         if (rc == 0) {
             db_bind_text(&q, c->model_id);
             db_bind_text(&q, c->slug);
+            db_bind_int(&q, clock_wall_ms());
             rc = db_step(&q, e);
         }
         db_finish(&q);
@@ -238,7 +240,9 @@ int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct re
     int rc;
 
     if (ckpt_path_parse(ref, model, slug))
-        rc = find_row(w, "model_id = ?1 AND slug = ?2 ORDER BY status = 'deleted', rowid DESC",
+        rc = find_row(w,
+                      "model_id = ?1 AND slug = ?2 ORDER BY status = 'deleted' OR"
+                      " coalesce(expires_ms <= ?3, 0), rowid DESC",
                       model, slug, out, &e);
     else
         rc = find_row(w, "id = ?1", ref, NULL, out, &e);
@@ -402,11 +406,19 @@ static int bury(void *arg, const struct w_ckpt *c)
     return 0;
 }
 
+static int forget_tombstones(struct weaver *w, struct err *e)
+{
+    return db_run(w->db, e,
+                  "DELETE FROM weaver_checkpoints WHERE status = 'deleted' AND deleted_ms < ?", "i",
+                  clock_wall_ms() - CKPT_TOMBSTONE_MS);
+}
+
 void w_ckpts_sweep(struct weaver *w)
 {
     struct err e = {0};
 
-    if (w_ckpt_each(w, "expires_ms <= ?3 AND status = 'completed'", NULL, bury, w, &e) < 0)
+    if (w_ckpt_each(w, "expires_ms <= ?3 AND status = 'completed'", NULL, bury, w, &e) < 0 ||
+        forget_tombstones(w, &e) < 0)
         log_ev(LOG_WARNING, "weaver_sweep", "cause=\"%s\"", e.msg);
 }
 
@@ -449,10 +461,7 @@ static int settle(void *arg, const struct w_ckpt *c)
 
 int w_ckpts_restart(struct weaver *w, struct err *e)
 {
-    if (db_run(w->db, e,
-               "DELETE FROM weaver_checkpoints WHERE status = 'deleted' AND"
-               " deleted_ms < ?",
-               "i", clock_wall_ms() - CKPT_TOMBSTONE_MS) < 0)
+    if (forget_tombstones(w, e) < 0)
         return -1;
     return w_ckpt_each(w, "status = 'pending'", NULL, settle, w, e);
 }
