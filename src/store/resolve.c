@@ -191,7 +191,7 @@ static enum resolve_outcome parse_relative(const char *text, bool *latest, struc
     return RESOLVE_OK;
 }
 
-/* What follows the prefix and its slash, or NULL. */
+/* What follows the prefix and its slash ("" when nothing does), or NULL. */
 static const char *after(const char *text, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -200,7 +200,9 @@ static const char *after(const char *text, const char *prefix)
         n--;
     if (n == 0 && !*prefix)
         return NULL;
-    return strncmp(text, prefix, n) == 0 && text[n] == '/' ? text + n + 1 : NULL;
+    if (strncmp(text, prefix, n) != 0 || (text[n] && text[n] != '/'))
+        return NULL;
+    return text[n] ? text + n + 1 : text + n;
 }
 
 static const char *below_a_root(const struct roots *r, const char *text, int *root)
