@@ -138,7 +138,9 @@ static int check_cast(const struct load_op *op, const json_t *config, struct ref
     bool differ = a && b && strcmp(a, b) != 0;
     const char *load = a ? a : b ? b : "bfloat16"; /* the default of loaders */
 
-    if (!differ && strcmp(load, weights) == 0)
+    if (differ && strcmp(a, weights) == 0)
+        load = b; /* what the loaders that read this key would do */
+    if (strcmp(load, weights) == 0)
         return 0;
     return not_loadable(
         r, "dtype", json_pack("{s:s, s:s}", "load_dtype", load, "weights_dtype", weights),

@@ -203,6 +203,9 @@ def test_a_config_that_would_cast_tells_both_dtypes(resident):
     ckpt.config(dtype="float16", torch_dtype="float16")
     refused(load(resident, path=ckpt.path), 400, "CHECKPOINT_NOT_LOADABLE", reason="dtype", load_dtype="float16",
             weights_dtype="bfloat16")
+    ckpt.config(dtype="bfloat16", torch_dtype="float16")  # loaders of either key must agree
+    refused(load(resident, path=ckpt.path), 400, "CHECKPOINT_NOT_LOADABLE", reason="dtype", load_dtype="float16",
+            weights_dtype="bfloat16")
     half = Foreign(resident.checkpoints, base="org/half", model=MODELS / "tiny-llama-f16")
     half.config(dtype=..., torch_dtype=...)
     refused(load(resident, path=half.path), 400, "CHECKPOINT_NOT_LOADABLE", reason="dtype", load_dtype="bfloat16",
