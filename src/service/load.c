@@ -106,16 +106,15 @@ static void leave_barrier(struct load_op *op, bool kept)
     state_hold_restart(op->op.s);
 }
 
+static const char *who(const struct load_op *op)
+{
+    return op->op.owner ? op->op.owner->identity : "server";
+}
+
 static void begin_writing(struct load_op *op)
 {
-    struct weights_state *w = op->op.s->weights;
-
     resident_remove_adapter(op->op.s);
-    w->condition = WEIGHTS_WRITING;
-    w->commit = (struct commit){
-        .kind = COMMIT_LOAD, .started_ms = clock_wall_ms(), .started_ns = clock_mono_ns()};
-    str_copy(w->commit.identity, sizeof w->commit.identity,
-             op->op.owner ? op->op.owner->identity : "server");
+    state_load_begins(op->op.s, who(op));
 }
 
 static void become_torn(struct load_op *op)
@@ -389,7 +388,8 @@ static int claim_row(struct op *base, struct refusal *r)
 
 static int load_row(struct load_op *op, struct refusal *r)
 {
-    struct row_load l = {.id = op->model_id, .gone = op->op.req->gone, .test_memory = true};
+    struct row_load l = {
+        .id = op->model_id, .gone = op->op.req->gone, .test_memory = true, .writer = who(op)};
     struct err e = {0};
 
     op->op.audit.mode = "full_reload";

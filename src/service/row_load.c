@@ -93,6 +93,8 @@ static void drop_resident(struct engine *en, void *arg)
     struct served *served = engine_served(en);
 
     w->old_row = served ? served->row_id : 0;
+    if (w->l->writer)
+        state_load_begins(w->s, w->l->writer);
     resident_drop(w->s);
     state_changed(w->s);
 }

@@ -22,6 +22,8 @@ struct row_load {
     const atomic_bool *gone; /* stops the reading when the client has left; NULL */
     int64_t timeout_ms;      /* of the reading; 0: none */
     bool test_memory;        /* WEIGHTS_TEST_MEM_AVAILABLE counts */
+    const char *writer;      /* a weights load by this identity: where the old resident is dropped,
+                                the state is `writing`, and after a failure still; NULL: no such */
     /* filled in */
     double ms;    /* the whole load */
     bool dropped; /* the old resident had been dropped when it failed */

@@ -214,6 +214,18 @@ void state_hold_end(struct service *s)
         s->weights->owner = OWNER_NONE;
 }
 
+/* ---- loads ---- */
+
+void state_load_begins(struct service *s, const char *identity)
+{
+    struct weights_state *w = s->weights;
+
+    w->condition = WEIGHTS_WRITING;
+    w->commit = (struct commit){
+        .kind = COMMIT_LOAD, .started_ms = clock_wall_ms(), .started_ns = clock_mono_ns()};
+    str_copy(w->commit.identity, sizeof w->commit.identity, identity);
+}
+
 /* ---- timers ---- */
 
 static bool client_died(const struct attachment *a)

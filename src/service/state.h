@@ -133,6 +133,8 @@ void state_hold_begin(struct service *s, const char *owner);
 void state_hold_suspend(struct service *s);
 void state_hold_restart(struct service *s); /* the timer anew, if held, clean and no commit open */
 void state_hold_end(struct service *s);
+/* The weights are about to be written or let go by a load of `identity`: `writing`. */
+void state_load_begins(struct service *s, const char *identity);
 void state_attachment_stale(struct service *s, const char *why);
 /* Torn, when a client has cut `im`, a shared image that serves or has served until now. */
 void state_note_damage(struct service *s, const struct image *im);

@@ -1,12 +1,13 @@
 """What a test build can be told to do wrong (make faults): failing stages, slow writes, a file that changes."""
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from conftest import MODELS, OPERATOR, ROOT, wait_until
-from trainer import Trainer, ask, files_below, granted, load, refused, sha256, status
+from trainer import Trainer, ask, audit_lines, files_below, granted, load, refused, sha256, status
 
 PROGRAM = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="no test build (make faults)")
@@ -125,6 +126,24 @@ def test_too_little_memory_refuses_a_save_and_an_unknown_figure_does_not(faulty)
     assert details["required_bytes"] > details["snapshot_bytes"]
     other = faulty(WEIGHTS_TEST_MEM_AVAILABLE="unknown")
     granted(Trainer(other).save("run", 1), 201)
+
+
+def test_a_row_that_fails_after_the_resident_gave_its_place_leaves_torn_weights(faulty, tmp_path):
+    server = faulty(WEIGHTS_TEST_MEM_AVAILABLE="100000")
+    shutil.copytree(MODELS / "tiny-qwen3", tmp_path / "broken")
+    (tmp_path / "broken/tokenizer.json").write_text("{")
+    row = server.register(tmp_path / "broken")["id"]
+    refused(load(server, None, OPERATOR, model_id=row), 500, "WEIGHTS_LOAD_FAILED", stage="load", mode="full_reload",
+            weights_state="torn")
+    torn = status(server)
+    assert torn["weights_state"] == "torn" and torn["model"] is None
+    assert (torn["commit"]["kind"], torn["commit"]["identity"]) == ("load", "ops")
+    line = audit_lines(server)[-1]
+    assert (line["outcome"], line["state_before"], line["state_after"]) == ("failed", "clean", "torn")
+    assert {r["id"]: r["status"] for r in granted(server.get("/api/models"))} == {row: "error", server.row: "ready"}
+    refused(server.weights("attach"), 400, "MODEL_NOT_LOADED")
+    details = refused(server.post(f"/api/models/{server.row}/load"), 409, "WEIGHTS_NOT_CLEAN", weights_state="torn")
+    assert details["commit_started_at"] == torn["commit"]["started_at"]
 
 
 def test_where_memory_holds_one_model_the_resident_gives_its_place(faulty):
