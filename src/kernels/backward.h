@@ -22,7 +22,7 @@
 #include "kernels/kernels.h"
 
 /* c[i*ldc + j] = fma(a[i*a_row + t*a_step], b[t*ldb + j], c[i*ldc + j]) for t = 0 .. steps-1, for
- * all i < m, j < n. */
+ * all i < m, j < n. c overlaps neither a nor b. */
 struct chain {
     float *c;
     ptrdiff_t ldc;
@@ -31,7 +31,8 @@ struct chain {
     const void *b;
     enum kern_dtype b_dtype;
     ptrdiff_t ldb; /* elements */
-    int m, n, steps;
+    int m, n, steps; /* steps >= 1 */
+    bool clear;      /* c starts from zero, whatever it holds */
     /* chain_pairs: steps are counted in pairs from each of these rising ends on, the last of which
      * is `steps`; NULL: from 0 on alone */
     const int *ends;
@@ -91,7 +92,7 @@ struct kernels_back {
     void (*short_conv)(const struct conv_back *p, int c0, int c1);
 };
 
-enum { CHAIN_SCRATCH = 320 * 1024 };
+enum { CHAIN_SCRATCH = 448 * 1024 };
 
 /* The table that goes with a table of the forward pass. Never NULL. */
 const struct kernels_back *kernels_back_of(const struct kernels *k);

@@ -5,12 +5,19 @@
 #include "kernels/bf16.h"
 #include "kernels/lanes.h"
 
+static void begin_row(const struct chain *p, float *c)
+{
+    for (int j = 0; p->clear && j < p->n; j++)
+        c[j] = 0;
+}
+
 static void chain_ref(const struct chain *p, void *scratch)
 {
     (void)scratch;
     for (int i = 0; i < p->m; i++) {
         float *c = p->c + i * p->ldc;
 
+        begin_row(p, c);
         for (int t = 0; t < p->steps; t++) {
             float a = p->a[i * p->a_row + t * p->a_step];
 
@@ -40,6 +47,8 @@ static void chain_pairs_ref(const struct chain *p, void *scratch)
     int segment = 0;
 
     (void)scratch;
+    for (int i = 0; i < p->m; i++)
+        begin_row(p, p->c + i * p->ldc);
     for (int t = 0; chain_next_pairs(p, &t, &segment, &pair, 1) > 0;)
         for (int i = 0; i < p->m; i++)
             add_pair(p->c + i * p->ldc, p, p->a + i * p->a_row, pair);

@@ -14,10 +14,12 @@ enum {
     ROWS = 6,
     COLS = 4, /* 24 of 32 registers */
     PANEL = COLS * LANES,
-    PAIRS = 128,
-    BLOCK_ROWS = 264,
+    PAIRS = 192,
+    BLOCK_ROWS = 516,
     A_WORDS = (BLOCK_ROWS + LANES) * PAIRS,
-    AHEAD = 16, /* rows of B asked for ahead of their use */
+    A_STRIDE = BLOCK_ROWS + LANES,
+    AHEAD = 16,  /* rows of B asked for ahead of their use */
+    AHEAD_A = 4, /* rows or pairs of A */
     LINE = 64,
 };
 
@@ -26,6 +28,7 @@ struct packed {
     uint32_t *a, *b;
     ptrdiff_t a_row, a_step; /* words */
     int pairs;
+    bool clear; /* C starts from zero with these pairs */
 };
 
 INLINE __mmask16 first(int n)
@@ -46,8 +49,9 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < COLS; i++)
-            acc[r][i] =
-                _mm512_maskz_loadu_ps(first(n - i * LANES), c + r * ldc + (ptrdiff_t)i * LANES);
+            acc[r][i] = k->clear ? _mm512_setzero_ps()
+                                 : _mm512_maskz_loadu_ps(first(n - i * LANES),
+                                                         c + r * ldc + (ptrdiff_t)i * LANES);
     for (int t = 0; t < k->pairs; t++, a += a_step, b += PANEL) {
         __m512i vb[COLS];
 
@@ -94,31 +98,52 @@ static chain_tile_fn *const chain_tiles[ROWS] = {
 
 /* ---- rounding and pairing ---- */
 
-/* n of 16 values of a row as words whose upper half is zero. */
-INLINE __m512i round_row(const void *row, enum kern_dtype dtype, int n)
+/* The word of each column: its two steps, which are the halves of v. */
+INLINE __m512i interleave(__m512i v)
 {
-    __m256i h;
+    const __m512i half = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
 
-    if (dtype == KERN_BF16)
-        h = n >= LANES ? _mm256_loadu_si256(row) : _mm256_maskz_loadu_epi16(first(n), row);
-    else
-        h = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(first(n), row));
-    return _mm512_cvtepu16_epi32(h);
+    return _mm512_permutexvar_epi16(
+        _mm512_or_si512(half, _mm512_slli_epi32(_mm512_add_epi32(half, _mm512_set1_epi32(16)), 16)),
+        v);
 }
 
-INLINE __m512i pair_rows(const char *even, const char *odd, enum kern_dtype dtype, int n)
+/* 16 columns of a pair, those of `mask`, rounded; odd: its second step, or NULL. */
+INLINE __m512i pair_f32(const float *even, const float *odd, __mmask16 mask)
 {
-    __m512i v = round_row(even, dtype, n);
+    __m512 second = odd ? _mm512_maskz_loadu_ps(mask, odd) : _mm512_setzero_ps();
 
-    if (odd)
-        v = _mm512_or_si512(v, _mm512_slli_epi32(round_row(odd, dtype, n), 16));
-    return v;
+    return interleave((__m512i)_mm512_cvtne2ps_pbh(second, _mm512_maskz_loadu_ps(mask, even)));
 }
 
-INLINE void fetch_row(const char *row, size_t bytes)
+INLINE __m512i pair_bf16(const uint16_t *even, const uint16_t *odd, __mmask16 mask)
+{
+    __m512i v = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, even));
+
+    return interleave(_mm512_inserti64x4(
+        v, odd ? _mm256_maskz_loadu_epi16(mask, odd) : _mm256_setzero_si256(), 1));
+}
+
+INLINE void fetch_row(const void *row, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE)
-        _mm_prefetch(row + i, _MM_HINT_T1);
+        _mm_prefetch((const char *)row + i, _MM_HINT_T1);
+}
+
+/* A pair of n columns. */
+INLINE void put_pair(uint32_t *to, const char *even, const char *odd, enum kern_dtype dtype, int n)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < PANEL; i += LANES) {
+        size_t at = (size_t)i * kern_dtype_bytes(dtype);
+        const char *second = odd ? odd + at : NULL;
+        __mmask16 mask = first(n - i);
+
+        _mm512_storeu_si512(to + i,
+                            dtype == KERN_BF16
+                                ? pair_bf16((const void *)(even + at), (const void *)second, mask)
+                                : pair_f32((const void *)(even + at), (const void *)second, mask));
+    }
 }
 
 /* Columns [j, j + PANEL) of the pairs. */
@@ -132,17 +157,15 @@ INLINE void pack_b_of(uint32_t *to, const struct chain *p, enum kern_dtype dtype
 
     for (int v = 0; v < n_pairs; v++, to += PANEL) {
         const char *even = b + pairs[v].t * stride;
-        const char *odd = pairs[v].two ? even + stride : NULL;
 
         if (pairs[v].t + AHEAD + 1 < p->steps) {
             fetch_row(even + AHEAD * stride, (size_t)n * size);
             fetch_row(even + (AHEAD + 1) * stride, (size_t)n * size);
         }
-        for (int i = 0; i < PANEL; i += LANES)
-            _mm512_storeu_si512(to + i,
-                                i < n ? pair_rows(even + (size_t)i * size,
-                                                  odd ? odd + (size_t)i * size : NULL, dtype, n - i)
-                                      : _mm512_setzero_si512());
+        if (n == PANEL && pairs[v].two)
+            put_pair(to, even, even + stride, dtype, PANEL);
+        else
+            put_pair(to, even, pairs[v].two ? even + stride : NULL, dtype, n);
     }
 }
 
@@ -161,10 +184,14 @@ static void pack_rows(uint32_t *to, const struct chain *p, int i0, int rows, int
     for (int r = 0; r < rows; r++, to += PAIRS) {
         const float *a = p->a + (i0 + r) * p->a_row + t0;
 
-        for (int t = 0; t < steps; t += LANES)
-            _mm256_storeu_si256(
-                (__m256i *)(to + t / 2),
-                (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(first(steps - t), a + t)));
+        if (r + AHEAD_A < rows)
+            fetch_row(a + AHEAD_A * p->a_row, (size_t)steps * sizeof *a);
+        for (int t = 0; t < steps; t += 2 * LANES) {
+            __m512 low = _mm512_maskz_loadu_ps(first(steps - t), a + t);
+            __m512 high = _mm512_maskz_loadu_ps(first(steps - t - LANES), a + t + LANES);
+
+            _mm512_storeu_si512(to + t / 2, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
     }
 }
 
@@ -172,14 +199,16 @@ static void pack_rows(uint32_t *to, const struct chain *p, int i0, int rows, int
 static void pack_columns(uint32_t *to, const struct chain *p, int i0, int rows,
                          const struct chain_pair *pairs, int n_pairs)
 {
-    for (int v = 0; v < n_pairs; v++, to += BLOCK_ROWS + LANES) {
-        const char *even = (const char *)(p->a + i0 + pairs[v].t * p->a_step);
-        const char *odd = pairs[v].two ? even + p->a_step * (ptrdiff_t)sizeof(float) : NULL;
+    for (int v = 0; v < n_pairs; v++, to += A_STRIDE) {
+        const float *even = p->a + i0 + pairs[v].t * p->a_step;
+        const float *odd = pairs[v].two ? even + p->a_step : NULL;
 
+        if (v + AHEAD_A < n_pairs) {
+            fetch_row(even + 2 * AHEAD_A * p->a_step, (size_t)rows * sizeof *even);
+            fetch_row(even + (2 * AHEAD_A + 1) * p->a_step, (size_t)rows * sizeof *even);
+        }
         for (int i = 0; i < rows; i += LANES)
-            _mm512_storeu_si512(to + i, pair_rows(even + (size_t)i * sizeof(float),
-                                                  odd ? odd + (size_t)i * sizeof(float) : NULL,
-                                                  KERN_F32, rows - i));
+            _mm512_storeu_si512(to + i, pair_f32(even + i, odd ? odd + i : NULL, first(rows - i)));
     }
 }
 
@@ -225,7 +254,8 @@ void chain_bf16(const struct chain *p, void *scratch)
 
     _Static_assert((A_WORDS + PANEL * PAIRS) * sizeof(uint32_t) <= CHAIN_SCRATCH, "scratch");
     k.a_row = p->a_step == 1 ? PAIRS : 1;
-    k.a_step = p->a_step == 1 ? 1 : BLOCK_ROWS + LANES;
-    while ((k.pairs = chain_next_pairs(p, &t, &segment, pairs, PAIRS)) > 0)
+    k.a_step = p->a_step == 1 ? 1 : A_STRIDE;
+    for (k.clear = p->clear; (k.pairs = chain_next_pairs(p, &t, &segment, pairs, PAIRS)) > 0;
+         k.clear = false)
         chain_block(p, &k, pairs);
 }

@@ -21,6 +21,7 @@ struct packed {
     ptrdiff_t a_row, a_step;
     ptrdiff_t a_tile; /* from tile to tile */
     int steps;
+    bool clear; /* C starts from zero with these steps */
 };
 
 /* C: registers of columns that hold any, so that narrow results (adapters) do no idle work. */
@@ -34,7 +35,7 @@ INLINE void chain_tile(int R, int C, float *c, ptrdiff_t ldc, const struct packe
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < C; i++)
-            acc[r][i] = v16_load_n(c + r * ldc + i * LANES, n - i * LANES);
+            acc[r][i] = k->clear ? v16_set(0) : v16_load_n(c + r * ldc + i * LANES, n - i * LANES);
     for (int t = 0; t < k->steps; t++, a += a_step, b += PANEL) {
         v16 vb[CHAIN_COLS];
 
@@ -187,6 +188,7 @@ static void chain(const struct chain *p, void *scratch)
             rows = p->a_step == 1 || p->m - i < BLOCK_ROWS ? p->m - i : BLOCK_ROWS;
             k = block_a(a, p, i, rows, t, steps);
             k.b = b;
+            k.clear = p->clear && t == 0;
             for (int j = 0; j < p->n; j += PANEL) {
                 pack_b(b, p, t, steps, j);
                 chain_panel(p, &k, i, rows, j);

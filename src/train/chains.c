@@ -1,7 +1,5 @@
 #include "train/chains.h"
 
-#include <string.h>
-
 enum {
     /* A block keeps a panel of B and its rows of A in the second cache; 256 rows, or 192 whose A is
      * copied, pay for copying the panel, 576 columns for copying A. */
@@ -9,7 +7,8 @@ enum {
     NARROW = 384,
     WIDE = 576,
     FEW = 192,
-    PANEL = 64, /* columns that the kernels copy together */
+    PAIRED = 516, /* rows where both are copied in pairs, which costs more */
+    PANEL = 64,   /* columns that the kernels copy together */
     LEAST = 64,
     TILE = 6, /* rows of the kernels' tiles */
 };
@@ -72,6 +71,10 @@ void chain_of_weights(struct chain_target *t, const struct kernels_back *k, enum
 
     l->pairs = k->chain_pairs && weights == KERN_BF16;
     l->ends = ends;
+    if (l->pairs) {
+        t->rows = even_rows(t->m, PAIRED);
+        t->cols = WIDE;
+    }
 }
 
 static long products_of(const struct chain_target *t)
@@ -81,6 +84,19 @@ static long products_of(const struct chain_target *t)
     for (int i = 0; i < t->n_links; i++)
         steps += t->link[i].steps;
     return steps * (t->rows < t->m ? t->rows : t->m) * (t->cols < t->n ? t->cols : t->n);
+}
+
+long chains_products(const struct chains *s)
+{
+    long n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        const struct chain_target *t = &s->target[i];
+
+        for (int l = 0; l < t->n_links; l++)
+            n += (long)t->link[l].steps * t->m * t->n;
+    }
+    return n;
 }
 
 void chains_limit(struct chains *s, long products)
@@ -114,8 +130,6 @@ static void run_block(const struct chain_target *t, const struct kernels_back *k
     int n = t->n - j < t->cols ? t->n - j : t->cols;
     float *c = t->c + i * t->ldc + j;
 
-    for (int r = 0; t->clear && r < m; r++)
-        memset(c + r * t->ldc, 0, (size_t)n * sizeof *c);
     for (int l = 0; l < t->n_links; l++) {
         const struct chain_link *from = &t->link[l];
         struct chain p = {.c = c,
@@ -129,6 +143,7 @@ static void run_block(const struct chain_target *t, const struct kernels_back *k
                           .m = m,
                           .n = n,
                           .steps = from->steps,
+                          .clear = t->clear && l == 0,
                           .ends = from->ends};
 
         if (from->pairs)

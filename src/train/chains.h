@@ -56,6 +56,8 @@ void chain_of_weights(struct chain_target *t, const struct kernels_back *k, enum
 /* Bias: sums of the columns of dY over `rows` rows, as a target of one column. */
 void chain_columns(struct chain_target *t, const float *dy, ptrdiff_t ldy, int rows);
 
+/* Multiply-adds of all targets. */
+long chains_products(const struct chains *s);
 /* Smaller blocks, so that an item has at most about this many multiply-adds. */
 void chains_limit(struct chains *s, long products);
 

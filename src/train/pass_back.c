@@ -91,8 +91,12 @@ static void chains_run(void *arg, int item, int worker)
     chains_item(&p->chains, p->kb, item, p->worker[worker].chain);
 }
 
+/* No item is longer than two thirds of a worker's share, so that all end at nearly the same time.
+ */
 bool back_chains(struct pass *p)
 {
+    if (p->back.item == 0)
+        chains_limit(&p->chains, chains_products(&p->chains) * 2 / (3 * p->n_workers));
     if (p->deadline && p->back.item == 0)
         chains_limit(&p->chains, slice_ms(p) * ITEM_PRODUCTS);
     return back_items(p, chains_run, p, chains_items(&p->chains));

@@ -196,7 +196,6 @@ static void chains_of_block(struct pass *p)
     }
     t = chains_add(&p->chains, p->a.dh + at, H, tile_rows(p), H);
     t->clear = p->back.block == 0;
-    t->rows = HEAD_PART_ROWS;
     chain_times(t, p->head, HEAD_BLOCK, w.w, w.dtype, w.k, w.n);
     chain_of_weights(t, p->kb, w.dtype, NULL);
     if (head_lora(p))

@@ -130,9 +130,9 @@ static void times_block(const struct attention *a, float *to, const float *x, co
                       .ldb = KV_BLOCK,
                       .m = rows,
                       .n = KV_BLOCK,
-                      .steps = a->hd};
+                      .steps = a->hd,
+                      .clear = true};
 
-    memset(to, 0, (size_t)rows * KV_BLOCK * sizeof *to);
     a->p->kb->chain(&c, a->w->chain);
 }
 
@@ -230,7 +230,8 @@ static void add_dq(const struct attention *a, int t0, int rows, int g, int kb)
                       .ldb = a->ldkv,
                       .m = rows,
                       .n = a->hd,
-                      .steps = block_rows(a, kb)};
+                      .steps = block_rows(a, kb),
+                      .clear = kb == 0};
 
     differentiate(a, t0, rows, g, kb);
     a->p->kb->chain(&c, a->w->chain);
@@ -246,9 +247,6 @@ void attend_q_item(void *arg, int item, int worker)
         return;
     rows = block_rows(&a, block);
     make_stats(&a, block);
-    for (int i = 0; i < rows; i++)
-        memset(p->a.dq + q_at(&a, block * KV_BLOCK + i, 0), 0,
-               (size_t)(a.group * a.hd) * sizeof(float));
     for (int kb = 0; kb <= block; kb++) {
         load_keys(&a, kb, true);
         for (int g = 0; g < a.group; g++)
@@ -258,9 +256,9 @@ void attend_q_item(void *arg, int item, int worker)
 
 /* ---- dk, dv ---- */
 
-/* to [keys,hd] += weights^T x: weights [rows][64], x of q's shape. */
+/* to [keys,hd] = or += weights^T x: weights [rows][64], x of q's shape. */
 static void add_outer(const struct attention *a, float *to, const float *weights, const float *x,
-                      int keys, int rows)
+                      int keys, int rows, bool clear)
 {
     struct chain c = {.c = to,
                       .ldc = a->ldkv,
@@ -272,7 +270,8 @@ static void add_outer(const struct attention *a, float *to, const float *weights
                       .ldb = a->ldq,
                       .m = keys,
                       .n = a->hd,
-                      .steps = rows};
+                      .steps = rows,
+                      .clear = clear};
 
     a->p->kb->chain(&c, a->w->chain);
 }
@@ -288,18 +287,16 @@ void attend_kv_item(void *arg, int item, int worker)
         return;
     keys = block_rows(&a, kb);
     dk = p->a.dkv + k_at(&a, kb * KV_BLOCK);
-    for (int j = 0; j < keys; j++) {
-        memset(dk + (ptrdiff_t)j * a.ldkv, 0, (size_t)a.hd * sizeof *dk);
-        memset(dk + (ptrdiff_t)j * a.ldkv + a.ldkv / 2, 0, (size_t)a.hd * sizeof *dk);
-    }
     load_keys(&a, kb, true);
     for (int qb = kb; qb < blocks_of(a.n, KV_BLOCK); qb++)
         for (int g = 0; g < a.group; g++) {
             int t0 = qb * KV_BLOCK, rows = block_rows(&a, qb);
+            bool clear = qb == kb && g == 0;
 
             differentiate(&a, t0, rows, g, kb);
-            add_outer(&a, dk + a.ldkv / 2, a.w->s, p->a.d_mixed + q_at(&a, t0, g), keys, rows);
-            add_outer(&a, dk, a.w->ds, a.r.q + q_at(&a, t0, g), keys, rows);
+            add_outer(&a, dk + a.ldkv / 2, a.w->s, p->a.d_mixed + q_at(&a, t0, g), keys, rows,
+                      clear);
+            add_outer(&a, dk, a.w->ds, a.r.q + q_at(&a, t0, g), keys, rows, clear);
         }
 }
 

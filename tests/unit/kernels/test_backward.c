@@ -26,7 +26,7 @@ struct shape {
 
 static const struct shape shapes[] = {
     {1, 1, 1},    {6, 64, 16},   {7, 65, 3},   {5, 15, 300},  {13, 130, 257},
-    {200, 70, 5}, {193, 33, 20}, {64, 64, 64}, {2, 200, 513},
+    {200, 70, 5}, {193, 33, 20}, {64, 64, 64}, {2, 200, 513}, {600, 40, 70},
 };
 
 static float *run_chain(const struct kernels_back *t, struct chain c, const float *start, size_t n)
@@ -42,7 +42,7 @@ static float *run_chain(const struct kernels_back *t, struct chain c, const floa
 }
 
 static void check_chain(const struct kernels_back *t, struct shape s, enum kern_dtype dtype,
-                        bool columns)
+                        bool columns, bool clear)
 {
     ptrdiff_t ldb = s.n + 3, ldc = s.n + 5;
     ptrdiff_t lda = columns ? s.m + 2 : s.steps + 2;
@@ -59,12 +59,13 @@ static void check_chain(const struct kernels_back *t, struct shape s, enum kern_
                       .ldb = ldb,
                       .m = s.m,
                       .n = s.n,
-                      .steps = s.steps};
+                      .steps = s.steps,
+                      .clear = clear};
     float *want = run_chain(ref(), c, start, n), *got = run_chain(t, c, start, n);
     char what[96];
 
-    snprintf(what, sizeof what, "%s dtype %d m %d n %d steps %d columns %d", t->name, dtype, s.m,
-             s.n, s.steps, columns);
+    snprintf(what, sizeof what, "%s dtype %d m %d n %d steps %d columns %d clear %d", t->name,
+             dtype, s.m, s.n, s.steps, columns, clear);
     assert_same(what, got, want, n);
     free(a);
     free(b);
@@ -80,15 +81,15 @@ static void chains_have_the_bits_of_the_reference(void **state)
     {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
-                check_chain(t, shapes[i], (enum kern_dtype)dtype, false);
-                check_chain(t, shapes[i], (enum kern_dtype)dtype, true);
+                for (int way = 0; way < 4; way++)
+                    check_chain(t, shapes[i], (enum kern_dtype)dtype, way & 1, way & 2);
             }
     }
 }
 
 /* Three segments of odd lengths, and none. */
 static void check_pairs(const struct kernels_back *t, struct shape s, enum kern_dtype dtype,
-                        bool columns)
+                        bool columns, bool clear)
 {
     const struct kernels_back *want_of = kernels_back_of(kernels_by_name("bf16-ref"));
     ptrdiff_t ldb = s.n + 3, lda = columns ? s.m + 2 : s.steps + 2;
@@ -109,6 +110,7 @@ static void check_pairs(const struct kernels_back *t, struct shape s, enum kern_
                       .m = s.m,
                       .n = s.n,
                       .steps = s.steps,
+                      .clear = clear,
                       .ends = columns ? ends : NULL};
     char what[96];
 
@@ -116,8 +118,8 @@ static void check_pairs(const struct kernels_back *t, struct shape s, enum kern_
     want_of->chain_pairs(&c, scratch);
     c.c = got;
     t->chain_pairs(&c, scratch);
-    snprintf(what, sizeof what, "%s pairs, dtype %d m %d n %d steps %d columns %d", t->name, dtype,
-             s.m, s.n, s.steps, columns);
+    snprintf(what, sizeof what, "%s pairs, dtype %d m %d n %d steps %d columns %d clear %d",
+             t->name, dtype, s.m, s.n, s.steps, columns, clear);
     assert_same(what, got, want, n);
     free(a);
     free(b);
@@ -132,10 +134,36 @@ static void chains_of_pairs_have_the_bits_of_the_reference(void **state)
 
     (void)state;
     for (size_t i = 0; k && i < sizeof shapes / sizeof *shapes; i++) {
-        check_pairs(kernels_back_of(k), shapes[i], KERN_BF16, false);
-        check_pairs(kernels_back_of(k), shapes[i], KERN_F32, false);
-        check_pairs(kernels_back_of(k), shapes[i], KERN_F32, true);
+        for (int clear = 0; clear < 2; clear++) {
+            check_pairs(kernels_back_of(k), shapes[i], KERN_BF16, false, clear);
+            check_pairs(kernels_back_of(k), shapes[i], KERN_F32, false, clear);
+            check_pairs(kernels_back_of(k), shapes[i], KERN_F32, true, clear);
+        }
     }
+}
+
+static void a_chain_that_clears_starts_from_zero(void **state)
+{
+    const struct kernels_back *pairs = kernels_back_of(kernels_by_name("bf16-ref"));
+    const float a[2] = {2, 3}, b[2] = {5, 7};
+    float c = NAN;
+    struct chain p = {.c = &c,
+                      .ldc = 1,
+                      .a = a,
+                      .a_row = 2,
+                      .a_step = 1,
+                      .b = b,
+                      .ldb = 1,
+                      .m = 1,
+                      .n = 1,
+                      .steps = 2,
+                      .clear = true};
+
+    (void)state;
+    ref()->chain(&p, NULL);
+    assert_true(c == 31);
+    pairs->chain_pairs(&p, NULL);
+    assert_true(c == 31);
 }
 
 /* Three steps by hand: the pair's odd product first, then the even one, then the third step. A sum
@@ -435,6 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_have_the_bits_of_the_reference),
         cmocka_unit_test(a_chain_goes_on_from_what_is_there),
+        cmocka_unit_test(a_chain_that_clears_starts_from_zero),
         cmocka_unit_test(chains_of_pairs_have_the_bits_of_the_reference),
         cmocka_unit_test(the_odd_step_of_a_pair_comes_first),
         cmocka_unit_test(rmsnorm_has_the_bits_of_the_reference),
