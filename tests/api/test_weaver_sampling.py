@@ -378,6 +378,8 @@ def test_an_abort_gives_what_there_is_and_the_rest_waits(w, full):
         assert q["tokens"] == whole["tokens"][:len(q["tokens"])] and q["stop_reason"] in ("abort", "length", "stop")
     later = w.post(full.path + "/samples", full.body(max_tokens=3, temperature=0.0))
     assert later["status"] == "pending"
+    listed = {s: [o["id"] for o in w.get(f"/operations?status={s}")["items"]] for s in ("pending", "running")}
+    assert later["id"] in listed["pending"] and later["id"] not in listed["running"]
     assert control(full, "continue") == {"ok": True, "status": "running"}
     assert w.wait(later)["result"]["sequences"][0]["tokens"] == whole["tokens"][:3]
 

@@ -467,6 +467,34 @@ def test_operations_are_listed(w, run):
     assert w.get("/operations?model_id=none")["items"] == []
 
 
+def test_an_operation_that_has_begun_is_listed_as_running(w):
+    run = Run(w, lora_config={"rank": 8})
+    data = [datum(i, 250) for i in range(400)]
+    first = w.post(run.path + "/forward-backward-passes", run.backward_body(data))
+    second = w.post(run.path + "/forward-backward-passes", run.backward_body(data))
+    assert w.get(f"/operations?model_id={run.id}")["items"][0]["status"] == "running"
+    page = w.get(f"/operations?model_id={run.id}&status=running")
+    assert page["items"][0]["id"] == second["id"] and page["pagination"]["total_count"] == len(page["items"])
+    assert w.get(f"/operations?model_id={run.id}&status=pending")["items"] == []
+    w.post(run.path + "/terminate")
+    assert {w.get(f"/operations/{op['id']}")["status"] for op in (first, second)} <= {"done", "error"}
+    assert w.get(f"/operations?model_id={run.id}&status=running")["items"] == []
+
+
+def test_a_refused_export_has_used_its_number(w):
+    run = Run(w, lora_config={"rank": 2})
+
+    def step_behind_a_refused_export():
+        for bad in ({"path": "a\n"}, {"ttl_seconds": 0}):
+            run.seq += 1
+            error(w.call("POST", run.path + "/export-sampler", {"seq_id": run.seq, **bad}), 400, "invalid_name" if "path" in bad else "invalid_ttl")
+        return run.adam_body()
+
+    answer = held(w, run.path + "/optimizer-steps", step_behind_a_refused_export)
+    assert answer.json()["response"]["metrics"]["skipped"] == 1
+    w.post(run.path + "/terminate")
+
+
 def test_the_base_of_a_run_cannot_be_deleted(own, w):
     row = own.register(MODELS / "tiny-qwen2")["id"]
     run = Run(w, base="tiny-qwen2", lora_config={"rank": 2})

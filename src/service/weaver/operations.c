@@ -348,14 +348,30 @@ int weaver_operation_get(struct weaver *w, struct weaver_call *c, struct refusal
     return 0;
 }
 
-static int count_rows(struct weaver *w, const char *model, const char *status, int64_t *total,
-                      struct err *e)
+/* Rows know who has begun and who has ended; ?1 is the list of those that are running now. */
+#define STATUS_NOW                                                             \
+    "CASE WHEN status = 'pending' AND id IN (SELECT value FROM json_each(?1))" \
+    " THEN 'running' ELSE status END"
+#define WANTED " WHERE (?2 IS NULL OR model_id = ?2) AND (?3 IS NULL OR " STATUS_NOW " = ?3)"
+
+/* JSON text: a list of ids. */
+static void list_running(struct weaver *w, struct buf *out)
+{
+    buf_add_char(out, '[');
+    pthread_mutex_lock(&w->lock);
+    for (const struct w_op *op = w->open_ops; op; op = op->next)
+        if (op->status == W_RUNNING)
+            buf_printf(out, "%s\"%s\"", out->len > 1 ? "," : "", op->id);
+    pthread_mutex_unlock(&w->lock);
+    buf_add_char(out, ']');
+}
+
+static int count_rows(struct weaver *w, const char *running, const char *model, const char *status,
+                      int64_t *total, struct err *e)
 {
     struct db_stmt q;
-    int rc = db_query(&q, w->ops, e,
-                      "SELECT count(*) FROM weaver_operations"
-                      " WHERE (?1 IS NULL OR model_id = ?1) AND (?2 IS NULL OR status = ?2)",
-                      "tt", model, status);
+    int rc = db_query(&q, w->ops, e, "SELECT count(*) FROM weaver_operations" WANTED, "ttt",
+                      running, model, status);
 
     if (rc == 0)
         rc = db_step(&q, e);
@@ -368,21 +384,25 @@ static int count_rows(struct weaver *w, const char *model, const char *status, i
 int weaver_operation_list(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     const char *model = w_query(c, "model_id"), *status = w_query(c, "status");
-    int64_t limit, offset, total;
-    struct db_stmt q;
+    int64_t limit, offset, total = 0;
+    struct buf running = {0};
+    struct db_stmt q = {0};
     struct err e = {0};
     int rc;
 
     if (w_page(c, 25, &limit, &offset, r) < 0)
         return -1;
-    if (count_rows(w, model, status, &total, &e) < 0)
+    list_running(w, &running);
+    rc = running.failed ? err_nomem(&e)
+                        : count_rows(w, buf_str(&running), model, status, &total, &e);
+    if (rc < 0) {
+        buf_release(&running);
         return w_refuse_err(r, &e);
+    }
     rc = db_query(&q, w->ops, &e,
-                  "SELECT id, status, type, model_id, metadata, NULL, error, created_ms"
-                  " FROM weaver_operations"
-                  " WHERE (?1 IS NULL OR model_id = ?1) AND (?2 IS NULL OR status = ?2)"
-                  " ORDER BY rowid DESC LIMIT ?3 OFFSET ?4",
-                  "ttii", model, status, limit, offset);
+                  "SELECT id, " STATUS_NOW ", type, model_id, metadata, NULL, error, created_ms"
+                  " FROM weaver_operations" WANTED " ORDER BY rowid DESC LIMIT ?4 OFFSET ?5",
+                  "tttii", buf_str(&running), model, status, limit, offset);
     buf_add_str(&c->text, "{\"items\":[");
     for (int n = 0; rc == 0 && (rc = db_step(&q, &e)) > 0; n++) {
         if (n)
@@ -391,6 +411,7 @@ int weaver_operation_list(struct weaver *w, struct weaver_call *c, struct refusa
         rc = 0;
     }
     db_query_end(&q, w->ops);
+    buf_release(&running);
     buf_printf(&c->text, "],\"pagination\":{\"total_count\":%lld,\"limit\":%lld,\"offset\":%lld}}",
                (long long)total, (long long)limit, (long long)offset);
     if (rc < 0)

@@ -181,7 +181,7 @@ static bool enter(struct weaver *w, struct train_op *t)
     return !closing;
 }
 
-void w_run_skip(struct weaver *w, struct w_run *run, int64_t number)
+static void skip(struct weaver *w, struct w_run *run, int64_t number)
 {
     pthread_mutex_lock(&w->lock);
     if (sequence_fits(&run->gate, number)) {
@@ -189,6 +189,13 @@ void w_run_skip(struct weaver *w, struct w_run *run, int64_t number)
         admit(run, clock_mono_ns());
     }
     pthread_mutex_unlock(&w->lock);
+}
+
+void w_run_drop(struct weaver *w, struct train_op *t)
+{
+    if (t && t->seq_id)
+        skip(w, t->run, t->seq_id);
+    train_op_unref(t);
 }
 
 void w_runs_tick(struct weaver *w)

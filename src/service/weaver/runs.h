@@ -89,8 +89,9 @@ static inline void train_op_unref(struct train_op *op)
 /* Begins the operation (its row is written) and lets it in; then holds and answers. Consumes op in
  * every case. */
 int w_run_submit(struct weaver *w, struct train_op *op, struct weaver_call *c, struct refusal *r);
-/* A call with this number was refused: what follows it need not wait for it. */
-void w_run_skip(struct weaver *w, struct w_run *run, int64_t number);
+/* A call that was refused before that: it has used its number all the same, and what follows need
+ * not wait for it. Consumes op, which may be NULL. */
+void w_run_drop(struct weaver *w, struct train_op *op);
 /* The engine part of a load follows (from its job). */
 void w_run_give_load(struct train_op *op);
 /* A load that never reached the engine has ended. */

@@ -66,7 +66,7 @@ static int submit(struct weaver *w, struct train_op *t, struct weaver_call *c, s
             return -1;
         }
     }
-    train_op_unref(t);
+    w_run_drop(w, t);
     return -1;
 }
 
@@ -111,10 +111,10 @@ int weaver_export_sampler(struct weaver *w, struct weaver_call *c, struct refusa
         return -1;
     t->exported = true;
     t->ckpt.type = CKPT_SAMPLING;
-    if (w_str(c->body, "path", &name, r) < 0 || fill_name(&t->ckpt, name, r) < 0 ||
-        w_int(c->body, "seq_id", 1, INT64_MAX >> 1, &t->seq_id, r) < 0 ||
+    if (w_int(c->body, "seq_id", 1, INT64_MAX >> 1, &t->seq_id, r) < 0 ||
+        w_str(c->body, "path", &name, r) < 0 || fill_name(&t->ckpt, name, r) < 0 ||
         ckpt_read_ttl(c->body, &t->ckpt.ttl_s, r) < 0) {
-        train_op_unref(t);
+        w_run_drop(w, t);
         return -1;
     }
     return submit(w, t, c, r);

@@ -85,14 +85,6 @@ static int read_pass(struct train_op *t, const struct weaver_call *c, const char
     return 0;
 }
 
-/* A refused call has used its number all the same. */
-static void drop(struct weaver *w, struct train_op *t)
-{
-    if (t && t->seq_id)
-        w_run_skip(w, t->run, t->seq_id);
-    train_op_unref(t);
-}
-
 static int submit_pass(struct weaver *w, struct weaver_call *c, const char *type, const char *input,
                        bool backward, struct refusal *r)
 {
@@ -103,7 +95,7 @@ static int submit_pass(struct weaver *w, struct weaver_call *c, const char *type
     if (t && read_pass(t, c, input, backward, r) == 0)
         rc = w_run_submit(w, t, c, r);
     else
-        drop(w, t);
+        w_run_drop(w, t);
     w_run_unref(run);
     return rc;
 }
@@ -158,7 +150,7 @@ int weaver_optimizer_step(struct weaver *w, struct weaver_call *c, struct refusa
         keep_metadata(t, p.object);
         rc = w_run_submit(w, t, c, r);
     } else {
-        drop(w, t);
+        w_run_drop(w, t);
     }
     w_run_unref(run);
     return rc;
