@@ -14,7 +14,7 @@
 
 enum {
     LIMIT_READ_ITEM = 512 << 10,
-    LIMIT_FLOPS_ITEMS = 64,
+    LIMIT_FLOPS_ITEMS = 32, /* of each worker: all are busy from the first to the last */
     LIMIT_FLOPS_ROUNDS = 20000,
     LIMIT_CHAINS = 12, /* sums in flight: more than latency times throughput of the multiply-adds */
 };
@@ -103,13 +103,14 @@ static inline double limit_flops_work(struct pool *p, const char *kernels)
 {
     pool_fn *item = limit_fma256_item;
     int each = 16; /* operations of one instruction */
+    int items = pool_workers(p) * LIMIT_FLOPS_ITEMS;
 
     if (strcmp(kernels, "bf16") == 0)
         item = limit_bf16_item, each = 64;
     else if (strcmp(kernels, "avx512") == 0)
         item = limit_fma512_item, each = 32;
-    pool_run(p, item, NULL, LIMIT_FLOPS_ITEMS);
-    return (double)LIMIT_CHAINS * each * LIMIT_FLOPS_ROUNDS * LIMIT_FLOPS_ITEMS;
+    pool_run(p, item, NULL, items);
+    return (double)LIMIT_CHAINS * each * LIMIT_FLOPS_ROUNDS * items;
 }
 
 /* Operations a second. */
