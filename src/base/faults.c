@@ -11,6 +11,7 @@ struct faults {
     atomic_bool fail_spent;
     long write_delay_ms;
     long verify_delay_ms;
+    long predecessor_ms; /* 0: not set */
     bool mem_set;
     int64_t mem_available; /* -1: unknown */
 };
@@ -33,6 +34,7 @@ struct faults *faults_from_env(void)
     atomic_init(&f->fail_spent, false);
     f->write_delay_ms = env_ms("WEIGHTS_TEST_WRITE_DELAY_MS");
     f->verify_delay_ms = env_ms("WEIGHTS_TEST_VERIFY_DELAY_MS");
+    f->predecessor_ms = env_ms("WEIGHTS_TEST_PREDECESSOR_MS");
     f->mem_set = mem && *mem;
     if (f->mem_set)
         f->mem_available = strcmp(mem, "unknown") == 0 ? -1 : strtoll(mem, NULL, 10);
@@ -87,6 +89,11 @@ bool faults_mem_available(const struct faults *f, int64_t *bytes)
         return false;
     *bytes = f->mem_available;
     return true;
+}
+
+int64_t faults_predecessor_ms(const struct faults *f, int64_t otherwise)
+{
+    return f && f->predecessor_ms > 0 ? f->predecessor_ms : otherwise;
 }
 #else
 typedef int faults_are_left_out; /* a translation unit may not be empty */

@@ -2,9 +2,10 @@
  *
  * WEIGHTS_TEST_FAIL=<point> fails the first operation that reaches the point,
  * WEIGHTS_TEST_WRITE_DELAY_MS and WEIGHTS_TEST_VERIFY_DELAY_MS delay every save and load once,
- * WEIGHTS_TEST_MEM_AVAILABLE replaces a measured figure. Read once at start into a struct that its
- * owner passes down; a NULL pointer means no faults. Each "take" is atomic: with several threads
- * exactly one gets it. */
+ * WEIGHTS_TEST_MEM_AVAILABLE replaces a measured figure, WEIGHTS_TEST_PREDECESSOR_MS the time for
+ * which a call of the training API waits for the one before it. Read once at start into a struct
+ * that its owner passes down; a NULL pointer means no faults. Each "take" is atomic: with several
+ * threads exactly one gets it. */
 #ifndef BASE_FAULTS_H
 #define BASE_FAULTS_H
 
@@ -24,6 +25,8 @@ void faults_write_delay(struct faults *f);  /* sleeps for WEIGHTS_TEST_WRITE_DEL
 void faults_verify_delay(struct faults *f); /* sleeps for WEIGHTS_TEST_VERIFY_DELAY_MS */
 /* True when WEIGHTS_TEST_MEM_AVAILABLE is set: *bytes, or -1 for "unknown". */
 bool faults_mem_available(const struct faults *f, int64_t *bytes);
+/* WEIGHTS_TEST_PREDECESSOR_MS; `otherwise` when it is not set. */
+int64_t faults_predecessor_ms(const struct faults *f, int64_t otherwise);
 #else
 static inline struct faults *faults_from_env(void)
 {
@@ -55,6 +58,11 @@ static inline bool faults_mem_available(const struct faults *f, int64_t *bytes)
 {
     (void)f, (void)bytes;
     return false;
+}
+static inline int64_t faults_predecessor_ms(const struct faults *f, int64_t otherwise)
+{
+    (void)f;
+    return otherwise;
 }
 #endif
 #endif

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+FAULTS = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))  # what reads the WEIGHTS_TEST_* variables
+needs_faults = pytest.mark.skipif(not FAULTS.exists(), reason="no test build (make faults)")
 MODELS = ROOT / "tests/vectors/models"
 CASES = ROOT / "tests/vectors/cases"
 TRAINER = "trainer-token-for-tests"

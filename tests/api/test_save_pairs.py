@@ -1,16 +1,13 @@
 """Every refusal of POST /api/weights/save, alone and in pairs (docs/api/weights.md, "POST save")."""
 import contextlib
 import functools
-import os
 import threading
-from pathlib import Path
 
 import pytest
-from conftest import ROOT, wait_until
+from conftest import FAULTS, needs_faults, wait_until
 from pairs import COUNTER, Case, Condition, Pool, check, every, named, pairs
 from trainer import FIELDS, granted, refused, status
 
-FAULTS = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))
 WATCHDOG = {"WEIGHTS_COMMIT_WATCHDOG_S": "0.2"}
 
 
@@ -90,7 +87,7 @@ def test_the_earlier_of_two_refusals_of_a_save_answers(pool, pair):
     check(pool, make_case, "save", pair)
 
 
-@pytest.mark.skipif(not FAULTS.exists(), reason="no test build (make faults)")
+@needs_faults
 def test_while_another_save_runs_the_earlier_refusals_answer_and_then_that_one(pool):
     """Row 15, which also stands before 17.5: a commit that is open meanwhile."""
     server = pool.get({"CAIRN": str(FAULTS), "WEIGHTS_TEST_WRITE_DELAY_MS": "8000"})

@@ -1,11 +1,12 @@
 """Sentences of the page on saving and loading, and of the contract of the training API, that no other test names; every code of
 this face is met by a test. The table: tests/weaver_page.tsv."""
+import datetime
 import re
 import time
 import uuid
 
 import pytest
-from conftest import MODELS, ROOT, wait_until
+from conftest import FAULTS, MODELS, ROOT, needs_faults, wait_until
 from weaver_http import ENV, Run, Weaver, datum, error
 
 # Only met where the machine fails, with the reason.
@@ -44,64 +45,89 @@ def run(w):
     w.post(run.path + "/terminate")
 
 
+@pytest.fixture(scope="module")
+def patient(make_server):
+    """A client of a server whose calls wait ten minutes for the one before them."""
+    server = make_server({**ENV, "CAIRN": str(FAULTS), "WEIGHTS_TEST_PREDECESSOR_MS": "600000"}, model=None)
+    server.register(MODELS / "tiny-llama")
+    return Weaver(server).connect()
+
+
+@pytest.fixture
+def late(patient):
+    """A run of it."""
+    run = Run(patient, lora_config={"rank": 4, "seed": 3})
+    yield run
+    patient.post(run.path + "/terminate")
+
+
 def blocked(run):
-    """A pass whose predecessor does not come: what is sent now waits behind it for two seconds."""
-    body = run.forward_body()
-    body["payload"]["seq_id"] = 5000
-    return run.w.post(run.path + "/forward-passes", body, 202)
+    """A pass that comes before its predecessor: what is sent now waits behind it, until the predecessor is sent by the function
+    that is returned."""
+    first, second = run.forward_body(), run.forward_body()
+    waits = run.w.post(run.path + "/forward-passes", second, 202)
+
+    def release():
+        run.w.run(run.path + "/forward-passes", first)
+        run.w.wait(waits)
+
+    return release
 
 
 # ---- the page ----
 
-def test_a_save_that_does_not_wait_is_listed_as_pending_and_cannot_be_loaded_yet(w, run):
-    first = blocked(run)
+@needs_faults
+def test_a_save_that_does_not_wait_is_listed_as_pending_and_cannot_be_loaded_yet(patient, late):
+    w, run, other = patient, late, Run(patient, lora_config={"rank": 4, "seed": 3})
+    release = blocked(run)
     handle = w.post(run.path + "/checkpoints", {"type": "weight", "name": "step-100"}, 202)
     assert handle["status"] == "pending" and handle["type"] == "save_checkpoint"
     c = run.checkpoints()[0]
     assert (c["status"], c["name"], c["path"]) == ("pending", "step-100", f"weaver://{run.id}/checkpoints/step-100")
-    other = Run(w, lora_config={"rank": 4, "seed": 3})
     for route, body in ((other.path + "/load", {"path": c["path"]}), (f"/sessions/{w.session}/sampling-sessions", {"model_path": c["path"]}),
                         (f"/checkpoints/{c['id']}/export", {})):
         assert error(w.call("POST", route, body), 409, "checkpoint_not_ready")["retryable"] is True
-    w.wait(first)
+    release()
     assert w.wait(handle)["status"] == "completed" and run.checkpoints()[0]["status"] == "completed"
     assert other.load(c["path"])["checkpoint_id"] == c["id"]
 
 
-def test_a_checkpoint_that_a_load_waits_for_is_not_removed(w, run):
-    c = run.save(name="used")
-    blocked(run)
+@needs_faults
+def test_a_checkpoint_that_a_load_waits_for_is_not_removed(patient, late):
+    w, run, c = patient, late, late.save(name="used")
+    release = blocked(run)
     load = w.post(run.path + "/load", {"path": c["path"]}, 202)
     assert error(w.call("DELETE", f"/checkpoints/{c['id']}"), 409, "checkpoint_in_use")["retryable"] is True
+    release()
     assert w.wait(load)["checkpoint_id"] == c["id"]
     assert w.call("DELETE", f"/checkpoints/{c['id']}").status == 204
 
 
-def test_a_load_that_waits_longer_than_the_lifetime_ends_normally(w, run):
-    """It was accepted before the end, and what an operation reads is kept."""
-    c = run.save(name="short", ttl_seconds=600)
-    blocked(run)
+@needs_faults
+def test_a_load_whose_turn_comes_after_the_lifetime_fails(patient, late):
+    w, run, c = patient, late, late.save(name="short", ttl_seconds=600)
+    release = blocked(run)
     load = w.post(run.path + "/load", {"path": c["path"]}, 202)
-    w.call("PATCH", run.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": 1})
-    end = w.get(f"/operations/{load['id']}")
-    while end["status"] in ("pending", "running"):
-        end = w.get(f"/operations/{load['id']}")
-    assert end["status"] == "done" or end["error"] == "checkpoint_expired", end
-    wait_until(lambda: w.call("POST", run.path + "/load", {"path": c["path"]}).status == 410)
+    assert w.call("PATCH", run.path + "/checkpoints/ttl", {"path": c["path"], "ttl_seconds": 1}).status == 200
+    wait_until(lambda: run.checkpoints() == [])
     error(w.call("POST", run.path + "/load", {"path": c["path"]}), 410, "checkpoint_expired")
+    release()
+    assert w.wait(load, "error")["error"] == "checkpoint_expired"
 
 
 def test_fields_of_a_checkpoint(w, run):
-    before = time.time()
+    before = int(time.time())  # the times have whole seconds, or more
     c = run.save(name="Final model (best)", ttl_seconds=7200)
     assert str(uuid.UUID(c["id"])) == c["id"] and c["path"] == f"weaver://{run.id}/checkpoints/Final-model-best"
     assert c["name"] == "Final model (best)" and c["checkpoint_type"] == c["type"] == "weight" and c["status"] == "completed"
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
     assert c["ttl_seconds"] == 7200 and re.fullmatch(stamp, c["created_at"]) and re.fullmatch(stamp, c["expires_at"])
+    made, end = (datetime.datetime.fromisoformat(c[k]).timestamp() for k in ("created_at", "expires_at"))
+    assert before <= made <= time.time() and end - made == 7200
     assert (c["train_attn"], c["train_mlp"], c["train_unembed"]) == (True, True, True) and c["model_id"] == run.id
     full = Run(w, training_mode="full_ft").save()
     assert (full["train_attn"], full["train_mlp"], full["train_unembed"], full["expires_at"]) == (None,) * 4
-    assert full["path"].endswith("/checkpoints/ckpt-000001") and full["name"] is None and before < time.time()
+    assert full["path"].endswith("/checkpoints/ckpt-000001") and full["name"] is None
 
 
 def test_the_same_name_in_both_ways_gives_two_paths_and_nothing_is_overwritten(w, run):

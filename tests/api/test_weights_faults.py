@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MODELS, OPERATOR, ROOT, wait_until
+from conftest import FAULTS, MODELS, OPERATOR, needs_faults, wait_until
 from trainer import Trainer, ask, audit_lines, files_below, granted, load, refused, sha256, status
 
-PROGRAM = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="no test build (make faults)")
+pytestmark = needs_faults
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def faulty(make_server):
     made = []
 
     def make(**env):
-        server = make_server({"CAIRN": str(PROGRAM), **env})
+        server = make_server({"CAIRN": str(FAULTS), **env})
         made.append(server)
         return server
 

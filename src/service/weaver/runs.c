@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/faults.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "db/db.h"
@@ -17,7 +18,7 @@
 #include "service/weaver/models.h"
 #include "service/weaver/steps.h"
 
-static const int64_t predecessor_ns = INT64_C(2) * 1000000000;
+enum { PREDECESSOR_MS = 2000 };
 
 /* ---- operations ---- */
 
@@ -173,7 +174,7 @@ static bool enter(struct weaver *w, struct train_op *t)
     closing = t->run->closing;
     t->run->request_ms = t->op.created_ms;
     if (!closing) {
-        t->due_ns = now + predecessor_ns;
+        t->due_ns = now + faults_predecessor_ms(w->s->faults, PREDECESSOR_MS) * 1000000;
         append(&t->run->waiting, t);
         admit(t->run, now);
     }
