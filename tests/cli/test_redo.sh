@@ -10,7 +10,14 @@ api() { # METHOD PATH BODY: the answer on stdout
 }
 ended() { # waits for the operation whose envelope comes on stdin
     op=$(jq -r .id)
-    until [ "$(api GET "/operations/$op" '' | jq -r .status)" = done ]; do sleep 0.05; done
+    while :; do
+        envelope=$(api GET "/operations/$op" '')
+        case $(printf %s "$envelope" | jq -r .status) in
+        done) return ;;
+        pending | running) sleep 0.05 ;;
+        *) die "the operation did not end well: $envelope" ;;
+        esac
+    done
 }
 # pass MODEL SEQ, step MODEL SEQ
 pass() {
