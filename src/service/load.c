@@ -235,8 +235,8 @@ static int register_carrier(struct load_op *op, struct refusal *r)
 
     op->carrier_new = catalogue_get_by_path(op->op.s->db, op->dir, &row, &e) < 0;
     model_row_release(&row);
-    if (catalogue_carrier(op->op.s->db, op->manifest.name, op->dir, &op->carrier, &ordinary, &e) ==
-        0)
+    if (catalogue_carrier(op->op.s->db, op->manifest.name, op->dir, true, &op->carrier, &ordinary,
+                          &e) == 0)
         return 0;
     if (e.code != ERR_CONFLICT)
         return refuse_internal(r, &e);
@@ -310,7 +310,9 @@ static int load_full(struct load_op *op, struct refusal *r)
     if (rc == 0) {
         resident_note_rows(op->op.s, op->old_row, op->carrier);
         note_facts(op);
-    } else if (op->carrier_new && catalogue_delete(op->op.s->db, op->carrier, &e) < 0) {
+    } else if (!op->carrier_new) {
+        resident_note_rows(op->op.s, 0, op->carrier);
+    } else if (catalogue_delete(op->op.s->db, op->carrier, &e) < 0) {
         log_ev(LOG_WARNING, "carrier_row", "cause=\"%s\"", e.msg);
     }
     return rc;

@@ -103,17 +103,36 @@ int resident_wait_room(struct service *s, struct refusal *r)
     return refuse_drain(s, timeout, r);
 }
 
-static void note(struct service *s, int64_t row, enum model_status status)
+static bool is_resident(struct service *s, int64_t row)
+{
+    struct served *now = engine_peek_served(s->engine);
+    bool yes = now && now->row_id == row;
+
+    served_unref(now);
+    return yes;
+}
+
+/* Another load may come between the look and the note: then this one looks again, and that one
+ * notes, too. The last note of a row is what it is. */
+static void note(struct service *s, int64_t row)
 {
     struct err e = {0};
+    bool resident;
 
-    if (row && catalogue_set_status(s->db, row, status, NULL, &e) < 0)
-        log_ev(LOG_WARNING, "catalogue_status", "row=%" PRId64 " cause=\"%s\"", row, e.msg);
+    if (!row)
+        return;
+    do {
+        resident = is_resident(s, row);
+        if (catalogue_set_status(s->db, row, resident ? MODEL_LOADED : MODEL_READY, NULL, &e) < 0) {
+            log_ev(LOG_WARNING, "catalogue_status", "row=%" PRId64 " cause=\"%s\"", row, e.msg);
+            return;
+        }
+    } while (is_resident(s, row) != resident);
 }
 
 void resident_note_rows(struct service *s, int64_t old_row, int64_t new_row)
 {
     if (old_row != new_row)
-        note(s, old_row, MODEL_READY);
-    note(s, new_row, MODEL_LOADED);
+        note(s, old_row);
+    note(s, new_row);
 }

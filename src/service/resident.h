@@ -38,7 +38,7 @@ int resident_wait_room(struct service *s, struct refusal *r);
  * NULL: there is none. */
 void resident_log_discarded(const struct served *now);
 
-/* Row states after a swap: `old_row` (0: none) is ready again, `new_row` loaded. Failures are
- * logged only: the directories are the truth. */
+/* Row states after a swap or a failed one: each of the two rows (0: none) is loaded if it is the
+ * resident's, else ready. Failures are logged only: the directories are the truth. */
 void resident_note_rows(struct service *s, int64_t old_row, int64_t new_row);
 #endif

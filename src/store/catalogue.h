@@ -82,11 +82,12 @@ int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e);
 int catalogue_set_facts(struct db *d, const struct model_row *row, struct err *e);
 
 /* The carrier row of a checkpoint directory: a new one, the existing one with its name updated, or
- * the one of this name whose directory is gone, which then has this directory. *id is the row.
- * ERR_CONFLICT: the path belongs to an ordinary row (*id is that row, *ordinary
- * true), or the name to another row (*id is that row, *ordinary false). */
-int catalogue_carrier(struct db *d, const char *name, const char *real_path, int64_t *id,
-                      bool *ordinary, struct err *e);
+ * the one of this name whose directory is gone, which then has this directory. *id is the row;
+ * `loading`: its status, too, so that it cannot be deleted (catalogue_delete_idle). ERR_CONFLICT:
+ * the path belongs to an ordinary row (*id is that row, *ordinary true), or the name to another row
+ * (*id is that row, *ordinary false). */
+int catalogue_carrier(struct db *d, const char *name, const char *real_path, bool loading,
+                      int64_t *id, bool *ordinary, struct err *e);
 bool catalogue_carrier_lost(const struct model_row *row); /* a carrier without its directory */
 
 /* Start-up: loaded and loading become ready, downloading becomes error, carrier rows whose

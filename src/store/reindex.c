@@ -81,7 +81,7 @@ static int put_row(struct walk *w, const char *name, const char *real, struct re
                      : strcmp(row.name, name) == 0 ? REINDEX_KEPT
                                                    : REINDEX_RENAMED;
     model_row_release(&row);
-    if (catalogue_carrier(w->req->db, name, real, &entry->row, &ordinary, e) == 0)
+    if (catalogue_carrier(w->req->db, name, real, false, &entry->row, &ordinary, e) == 0)
         return 0;
     w->fatal = e->code != ERR_CONFLICT;
     return -1;

@@ -244,18 +244,43 @@ static void a_carrier_row_is_reused_and_renamed(void **state)
     bool ordinary;
 
     (void)state;
-    assert_int_equal(catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", &id, &ordinary, &e), 0);
-    assert_int_equal(catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", &again, &ordinary, &e),
-                     0);
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", false, &id, &ordinary, &e), 0);
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", false, &again, &ordinary, &e), 0);
     assert_int_equal(id, again);
-    assert_int_equal(catalogue_carrier(d, "c:r:step-1", "/c/r/step-000001", &again, &ordinary, &e),
-                     0);
+    assert_int_equal(
+        catalogue_carrier(d, "c:r:step-1", "/c/r/step-000001", false, &again, &ordinary, &e), 0);
     assert_int_equal(id, again);
     row = get(d, id);
     assert_string_equal(row.name, "c:r:step-1");
     assert_true(row.checkpoint);
     assert_string_equal(row.source, "local");
     model_row_release(&row);
+    db_close(d);
+}
+
+static void a_carrier_row_that_is_being_loaded_cannot_be_deleted(void **state)
+{
+    struct db *d = fresh();
+    struct model_row row;
+    struct err e = {0};
+    int64_t id;
+    bool ordinary;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* a new row, and one that was there */
+        assert_int_equal(
+            catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", true, &id, &ordinary, &e), 0);
+        row = get(d, id);
+        assert_int_equal(row.status, MODEL_LOADING);
+        assert_null(row.error_message);
+        model_row_release(&row);
+        assert_int_equal(catalogue_delete_idle(d, id, &e), -1);
+        assert_int_equal(e.code, ERR_NOT_FOUND);
+        assert_int_equal(catalogue_set_status(d, id, MODEL_ERROR, "why", &e), 0);
+    }
+    assert_int_equal(catalogue_delete_idle(d, id, &e), 0);
     db_close(d);
 }
 
@@ -267,12 +292,13 @@ static void a_directory_of_an_ordinary_model_takes_no_carrier(void **state)
     bool ordinary;
 
     (void)state;
-    assert_int_equal(catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", &found, &ordinary, &e),
-                     -1);
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", "/c/r/step-000001", false, &found, &ordinary, &e), -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     assert_true(ordinary);
     assert_int_equal(found, id);
-    assert_int_equal(catalogue_carrier(d, "mine", "/c/r/step-000002", &found, &ordinary, &e), -1);
+    assert_int_equal(catalogue_carrier(d, "mine", "/c/r/step-000002", false, &found, &ordinary, &e),
+                     -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     assert_false(ordinary);
     assert_int_equal(found, id);
@@ -289,11 +315,12 @@ static void a_carrier_row_follows_a_directory_that_moved(void **state)
     bool ordinary;
 
     put_dir(s, "here");
-    assert_int_equal(catalogue_carrier(d, "b:r:step-1", "/gone/r/step-000001", &id, &ordinary, &e),
-                     0);
+    assert_int_equal(
+        catalogue_carrier(d, "b:r:step-1", "/gone/r/step-000001", false, &id, &ordinary, &e), 0);
     assert_int_equal(catalogue_start(d, &e), 0);
     assert_int_equal(
-        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "here"), &again, &ordinary, &e), 0);
+        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "here"), false, &again, &ordinary, &e),
+        0);
     assert_int_equal(again, id);
     assert_int_equal(catalogue_get(d, id, &row, &e), 0);
     assert_string_equal(row.local_path, scratch_path(s, "here"));
@@ -301,7 +328,8 @@ static void a_carrier_row_follows_a_directory_that_moved(void **state)
     assert_null(row.error_message);
     model_row_release(&row);
     assert_int_equal(
-        catalogue_carrier(d, "b:r:step-1", "/copy/r/step-000001", &again, &ordinary, &e), -1);
+        catalogue_carrier(d, "b:r:step-1", "/copy/r/step-000001", false, &again, &ordinary, &e),
+        -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     assert_int_equal(again, id);
     db_close(d);
@@ -318,7 +346,8 @@ static void a_carrier_row_is_ready_again_with_its_directory(void **state)
     int64_t id;
 
     assert_int_equal(
-        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "mounted"), &id, &ordinary, &e), 0);
+        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "mounted"), false, &id, &ordinary, &e),
+        0);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(catalogue_start(d, &e), 0);
         assert_int_equal(catalogue_get(d, id, &row, &e), 0);
@@ -351,9 +380,11 @@ static void a_start_settles_what_a_stop_left_open(void **state)
     }
     put_dir(s, "there");
     assert_int_equal(
-        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "there"), &id[4], &ordinary, &e), 0);
+        catalogue_carrier(d, "b:r:step-1", scratch_path(s, "there"), false, &id[4], &ordinary, &e),
+        0);
     assert_int_equal(
-        catalogue_carrier(d, "b:r:step-2", scratch_path(s, "gone"), &id[5], &ordinary, &e), 0);
+        catalogue_carrier(d, "b:r:step-2", scratch_path(s, "gone"), false, &id[5], &ordinary, &e),
+        0);
     assert_int_equal(catalogue_start(d, &e), 0);
     for (int i = 0; i < 6; i++) {
         struct model_row row = get(d, id[i]);
@@ -377,6 +408,7 @@ int main(void)
         cmocka_unit_test(a_load_stamps_its_time_and_an_error_its_message),
         cmocka_unit_test(facts_and_locks_are_kept),
         cmocka_unit_test(a_carrier_row_is_reused_and_renamed),
+        cmocka_unit_test(a_carrier_row_that_is_being_loaded_cannot_be_deleted),
         cmocka_unit_test(a_directory_of_an_ordinary_model_takes_no_carrier),
         SCRATCH_TEST(a_carrier_row_follows_a_directory_that_moved),
         SCRATCH_TEST(a_carrier_row_is_ready_again_with_its_directory),

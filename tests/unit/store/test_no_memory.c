@@ -198,7 +198,7 @@ static int list_rows(struct world *w, struct err *e)
     int64_t id;
     int rc, n = 0;
 
-    rc = catalogue_carrier(w->db, "b:r1:step-1", "/c/r1/step-000001", &id, &ordinary, e);
+    rc = catalogue_carrier(w->db, "b:r1:step-1", "/c/r1/step-000001", false, &id, &ordinary, e);
     if (rc == 0)
         rc = catalogue_list(w->db, &rows, &n, e);
     if (rc == 0)
