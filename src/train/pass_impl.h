@@ -208,9 +208,13 @@ bool layer_step(struct pass *p); /* true: the layer is done */
 bool embed_step(struct pass *p);
 
 /* ---- pass_mix.c: attention and convolution ---- */
-int attend_q_items(const struct pass *p);
+/* An item is a head of a sequence (dq, dk and dv), or else a block of one: first of dq, then of dk
+ * and dv. */
+bool attend_whole_heads(const struct pass *p);
+int attend_heads(const struct pass *p);
+void attend_head_item(void *arg, int item, int worker);
+int attend_blocks(const struct pass *p);
 void attend_q_item(void *arg, int item, int worker);
-int attend_kv_items(const struct pass *p);
 void attend_kv_item(void *arg, int item, int worker);
 int rotate_items(const struct pass *p);
 void rotate_item(void *arg, int item, int worker);

@@ -418,12 +418,17 @@ static bool norm_in_weight(struct pass *p)
 
 static bool attend_q(struct pass *p)
 {
-    return layer_at_hand(p)->is_conv || back_items(p, attend_q_item, p, attend_q_items(p));
+    if (layer_at_hand(p)->is_conv)
+        return true;
+    if (attend_whole_heads(p))
+        return back_items(p, attend_head_item, p, attend_heads(p));
+    return back_items(p, attend_q_item, p, attend_blocks(p));
 }
 
 static bool attend_kv(struct pass *p)
 {
-    return layer_at_hand(p)->is_conv || back_items(p, attend_kv_item, p, attend_kv_items(p));
+    return layer_at_hand(p)->is_conv || attend_whole_heads(p) ||
+           back_items(p, attend_kv_item, p, attend_blocks(p));
 }
 
 static bool rotate(struct pass *p)

@@ -8,15 +8,21 @@
  *     dq: key blocks rising, one chain over the keys of a block
  *     dk, dv: query blocks rising, inside a block the heads of the group, inside these its rows
  *
- * Two loops, one whose items write dq and one whose items write dk and dv, so that no two items
- * share a sum. */
+ * No two items share a sum. With enough short sequences for all workers an item is a whole head:
+ * each pair of blocks is differentiated once. Else there are two loops, one whose items write dq
+ * and one whose items write dk and dv, and each differentiates every pair. */
 #include <math.h>
 #include <string.h>
 
 #include "model/model.h"
 #include "train/pass_impl.h"
 
-enum { CHANNELS = 64, STATS = 3 };
+enum {
+    CHANNELS = 64,
+    STATS = 3,
+    SHORT = 4,           /* blocks of a sequence whose heads are not too long for one item */
+    HEADS_OF_WORKER = 4, /* whole heads, at least, or some workers wait for others */
+};
 
 /* One block of queries of one head against one block of keys. */
 struct attention {
@@ -61,14 +67,19 @@ static int longest_blocks(const struct pass *p)
     return blocks_of(n, KV_BLOCK);
 }
 
-int attend_q_items(const struct pass *p)
+int attend_heads(const struct pass *p)
 {
-    return group_at_hand(p)->n * longest_blocks(p) * p->config.n_kv_heads;
+    return group_at_hand(p)->n * p->config.n_kv_heads;
 }
 
-int attend_kv_items(const struct pass *p)
+bool attend_whole_heads(const struct pass *p)
 {
-    return attend_q_items(p);
+    return longest_blocks(p) <= SHORT && attend_heads(p) >= HEADS_OF_WORKER * p->n_workers;
+}
+
+int attend_blocks(const struct pass *p)
+{
+    return longest_blocks(p) * attend_heads(p);
 }
 
 static int block_rows(const struct attention *a, int block)
@@ -165,7 +176,7 @@ static void differentiate(const struct attention *a, int t0, int rows, int g, in
     }
 }
 
-/* ---- dq ---- */
+/* ---- statistics of the rows ---- */
 
 /* Maximum and sum of each row go on over one more block of keys. */
 static void grow_stats(const struct attention *a, int t0, int rows, int g, int kb)
@@ -200,23 +211,32 @@ static void finish_stats(const struct attention *a, int t0, int rows, int g)
     }
 }
 
-static void make_stats(const struct attention *a, int block)
+static void begin_stats(const struct attention *a, int t0, int rows)
 {
-    int t0 = block * KV_BLOCK, rows = block_rows(a, block);
-
-    for (int g = 0; g < a->group; g++)
-        for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++)
+        for (int g = 0; g < a->group; g++) {
             stats_at(a, t0 + i, g)[0] = -INFINITY;
             stats_at(a, t0 + i, g)[1] = 0;
         }
-    for (int kb = 0; kb <= block; kb++) {
-        load_keys(a, kb, false);
-        for (int g = 0; g < a->group; g++)
-            grow_stats(a, t0, rows, g, kb);
-    }
-    for (int g = 0; g < a->group; g++)
-        finish_stats(a, t0, rows, g);
 }
+
+/* Of the rows of query blocks [from, end). */
+static void make_stats(const struct attention *a, int from, int end)
+{
+    for (int qb = from; qb < end; qb++)
+        begin_stats(a, qb * KV_BLOCK, block_rows(a, qb));
+    for (int kb = 0; kb < end; kb++) {
+        load_keys(a, kb, false);
+        for (int qb = kb > from ? kb : from; qb < end; qb++)
+            for (int g = 0; g < a->group; g++)
+                grow_stats(a, qb * KV_BLOCK, block_rows(a, qb), g, kb);
+    }
+    for (int qb = from; qb < end; qb++)
+        for (int g = 0; g < a->group; g++)
+            finish_stats(a, qb * KV_BLOCK, block_rows(a, qb), g);
+}
+
+/* ---- dq ---- */
 
 static void add_dq(const struct attention *a, int t0, int rows, int g, int kb)
 {
@@ -233,7 +253,6 @@ static void add_dq(const struct attention *a, int t0, int rows, int g, int kb)
                       .steps = block_rows(a, kb),
                       .clear = kb == 0};
 
-    differentiate(a, t0, rows, g, kb);
     a->p->kb->chain(&c, a->w->chain);
 }
 
@@ -241,16 +260,19 @@ void attend_q_item(void *arg, int item, int worker)
 {
     const struct pass *p = arg;
     struct attention a;
-    int block, rows;
+    int block, t0, rows;
 
     if (!find_attention(p, item, worker, longest_blocks(p), &a, &block))
         return;
+    t0 = block * KV_BLOCK;
     rows = block_rows(&a, block);
-    make_stats(&a, block);
+    make_stats(&a, block, block + 1);
     for (int kb = 0; kb <= block; kb++) {
         load_keys(&a, kb, true);
-        for (int g = 0; g < a.group; g++)
-            add_dq(&a, block * KV_BLOCK, rows, g, kb);
+        for (int g = 0; g < a.group; g++) {
+            differentiate(&a, t0, rows, g, kb);
+            add_dq(&a, t0, rows, g, kb);
+        }
     }
 }
 
@@ -276,28 +298,51 @@ static void add_outer(const struct attention *a, float *to, const float *weights
     a->p->kb->chain(&c, a->w->chain);
 }
 
+/* One block of keys against all queries that see it. */
+static void attend_keys(const struct attention *a, int kb, bool with_dq)
+{
+    const struct pass *p = a->p;
+    float *dk = p->a.dkv + k_at(a, kb * KV_BLOCK), *dv = dk + a->ldkv / 2;
+    int keys = block_rows(a, kb);
+
+    load_keys(a, kb, true);
+    for (int qb = kb; qb < blocks_of(a->n, KV_BLOCK); qb++)
+        for (int g = 0; g < a->group; g++) {
+            int t0 = qb * KV_BLOCK, rows = block_rows(a, qb);
+            bool clear = qb == kb && g == 0;
+
+            differentiate(a, t0, rows, g, kb);
+            if (with_dq)
+                add_dq(a, t0, rows, g, kb);
+            add_outer(a, dv, a->w->s, p->a.d_mixed + q_at(a, t0, g), keys, rows, clear);
+            add_outer(a, dk, a->w->ds, a->r.q + q_at(a, t0, g), keys, rows, clear);
+        }
+}
+
 void attend_kv_item(void *arg, int item, int worker)
 {
     const struct pass *p = arg;
     struct attention a;
-    int kb, keys;
-    float *dk;
+    int kb;
 
-    if (!find_attention(p, item, worker, longest_blocks(p), &a, &kb))
+    if (find_attention(p, item, worker, longest_blocks(p), &a, &kb))
+        attend_keys(&a, kb, false);
+}
+
+/* ---- a whole head ---- */
+
+void attend_head_item(void *arg, int item, int worker)
+{
+    const struct pass *p = arg;
+    struct attention a;
+    int first, blocks;
+
+    if (!find_attention(p, item, worker, 1, &a, &first))
         return;
-    keys = block_rows(&a, kb);
-    dk = p->a.dkv + k_at(&a, kb * KV_BLOCK);
-    load_keys(&a, kb, true);
-    for (int qb = kb; qb < blocks_of(a.n, KV_BLOCK); qb++)
-        for (int g = 0; g < a.group; g++) {
-            int t0 = qb * KV_BLOCK, rows = block_rows(&a, qb);
-            bool clear = qb == kb && g == 0;
-
-            differentiate(&a, t0, rows, g, kb);
-            add_outer(&a, dk + a.ldkv / 2, a.w->s, p->a.d_mixed + q_at(&a, t0, g), keys, rows,
-                      clear);
-            add_outer(&a, dk, a.w->ds, a.r.q + q_at(&a, t0, g), keys, rows, clear);
-        }
+    blocks = blocks_of(a.n, KV_BLOCK);
+    make_stats(&a, 0, blocks);
+    for (int kb = 0; kb < blocks; kb++)
+        attend_keys(&a, kb, true);
 }
 
 /* ---- rope and the norm of heads ---- */
