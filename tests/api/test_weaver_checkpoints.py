@@ -289,6 +289,20 @@ def test_an_adapter_is_exported_once_and_again_by_force(own, w, run):
     assert set(download(w, b)) == set(files), "an artifact outlives its checkpoint"
 
 
+def test_an_adapter_names_its_base_as_others_know_it(own, w):
+    limited = Run(w, base="tiny-llama:64", lora_config={"rank": 2})
+    c = limited.save()
+    config = json.loads((directory(own, c) / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "tiny-llama" and limited.made["base_model"] == "tiny-llama:64"
+    row = own.register(MODELS / "tiny-qwen2", custom_name="named:64")["id"]
+    named = Run(w, base="named:64", lora_config={"rank": 2})
+    config = json.loads((directory(own, named.save()) / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "named:64"
+    for run in (limited, named):
+        w.post(run.path + "/terminate")
+    assert own.call("DELETE", f"/api/models/{row}").status == 200
+
+
 def test_a_merged_model_scores_like_base_and_adapter(own, w, run, tmp_path, make_server):
     c = run.save(name="merge")
     files = download(w, w.run(f"/checkpoints/{c['id']}/export", {"merge_adapter": True}))

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
 #include "engine/image.h"
@@ -74,6 +75,16 @@ int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64
                       name);
     *max_tokens = n;
     return 0;
+}
+
+void w_base_plain(struct weaver *w, const char *name, struct buf *out)
+{
+    struct model_row row = {0};
+    int64_t ignored;
+    const char *colon = find(w, name, &row) == 0 ? NULL : suffix_of(name, &ignored);
+
+    buf_add(out, name, colon ? (size_t)(colon - name) : strlen(name));
+    model_row_release(&row);
 }
 
 struct image *w_base_image(struct weaver *w, const struct model_row *row, struct refusal *r)

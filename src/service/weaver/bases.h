@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+struct buf;
 struct image;
 struct model_row;
 struct refusal;
@@ -14,6 +15,8 @@ struct weaver;
 /* The row (model_row_release), *max_tokens from the suffix or 0. base_model_not_found. */
 int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64_t *max_tokens,
                 struct refusal *r);
+/* The name without that suffix: what others know the base by. */
+void w_base_plain(struct weaver *w, const char *name, struct buf *out);
 /* Its weights, counted; NULL with out_of_memory, or base_model_not_found for damaged files. */
 struct image *w_base_image(struct weaver *w, const struct model_row *row, struct refusal *r);
 struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *r);

@@ -15,6 +15,7 @@
 #include "service/core_loan.h"
 #include "service/service.h"
 #include "service/times.h"
+#include "service/weaver/bases.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
 #include "store/publish.h"
@@ -201,12 +202,15 @@ static void on_stage(void *arg, enum publish_stage stage, int64_t done, int64_t 
 static int prepare_adapter(struct writing *x, struct err *e)
 {
     const struct run_view *v = x->f->view;
+    struct buf base = {0};
     json_t *config;
 
     x->adapter = adapter_file_open(v->adapter, v->image->model, e);
     if (!x->adapter)
         return -1;
-    config = adapter_config_json(v->adapter, &v->image->model->config, x->c->base_model, e);
+    w_base_plain(x->w, x->c->base_model, &base);
+    config = adapter_config_json(v->adapter, &v->image->model->config, buf_str(&base), e);
+    buf_release(&base);
     if (!config)
         return -1;
     json_write_pretty(&x->adapter_config, config);
