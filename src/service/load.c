@@ -143,7 +143,8 @@ static int swap(struct op *base, struct refusal *r)
     struct served *before = engine_served(base->s->engine);
     struct served *next;
 
-    op->old_row = before ? before->row_id : 0;
+    if (before) /* else it was let go already */
+        op->old_row = before->row_id;
     next = name_of(op, op->in_place ? op->old_row : op->carrier);
     if (!next) {
         leave_barrier(op, true);

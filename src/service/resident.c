@@ -124,7 +124,8 @@ static void note(struct service *s, int64_t row)
     do {
         resident = is_resident(s, row);
         if (catalogue_set_status(s->db, row, resident ? MODEL_LOADED : MODEL_READY, NULL, &e) < 0) {
-            log_ev(LOG_WARNING, "catalogue_status", "row=%" PRId64 " cause=\"%s\"", row, e.msg);
+            if (resident || e.code != ERR_NOT_FOUND) /* one that is ready may be deleted */
+                log_ev(LOG_WARNING, "catalogue_status", "row=%" PRId64 " cause=\"%s\"", row, e.msg);
             return;
         }
     } while (is_resident(s, row) != resident);

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FAULTS, MODELS, OPERATOR, needs_faults, wait_until
+from foreign import Foreign
 from trainer import Trainer, ask, audit_lines, files_below, granted, load, refused, sha256, status
 
 pytestmark = needs_faults
@@ -143,6 +144,15 @@ def test_a_row_that_fails_after_the_resident_gave_its_place_leaves_torn_weights(
     refused(server.weights("attach"), 400, "MODEL_NOT_LOADED")
     details = refused(server.post(f"/api/models/{server.row}/load"), 409, "WEIGHTS_NOT_CLEAN", weights_state="torn")
     assert details["commit_started_at"] == torn["commit"]["started_at"]
+
+
+def test_a_checkpoint_that_replaces_the_resident_first_leaves_its_row_ready(faulty):
+    server = faulty(WEIGHTS_TEST_MEM_AVAILABLE="100000", WEIGHTS_LOAD_PREFETCH="false")
+    ckpt = Foreign(server.checkpoints, base="org/smaller", model=MODELS / "tiny-qwen3")
+    assert granted(load(server, path=ckpt.path))["mode"] == "full_reload"
+    carrier = status(server)["model"]["row_id"]
+    assert {r["id"]: r["status"] for r in granted(server.get("/api/models"))} == {server.row: "ready", carrier: "loaded"}
+    assert server.call("DELETE", f"/api/models/{server.row}").status == 200
 
 
 def test_where_memory_holds_one_model_the_resident_gives_its_place(faulty):
