@@ -1,5 +1,6 @@
 #include "db/db.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
@@ -114,16 +115,18 @@ static int migrate(struct db *d, struct err *e)
 }
 
 /* Made before SQLite opens it, so that it is never readable by others; the -wal and -shm files copy
- * its mode. */
+ * its mode. One that exists is not touched: closing any descriptor of a file lets go of every lock
+ * that the process has on it, also those of a connection of before; without them another process
+ * would take itself for the last one, and remove the -wal file that is written here. */
 static int create_private(const char *path, struct err *e)
 {
     int fd;
 
     if (strcmp(path, ":memory:") == 0)
         return 0;
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
-        return err_io(e, "open database %s", path);
+        return errno == EEXIST ? 0 : err_io(e, "open database %s", path);
     close(fd);
     return 0;
 }

@@ -5,11 +5,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -107,6 +109,42 @@ static void a_second_open_keeps_rows_and_migrates_nothing(void **state)
     d = db_open(p->file, &e);
     assert_int_equal(one_int(d, "SELECT count(*) FROM models"), 1);
     db_close(d);
+}
+
+/* As another process sees it: somebody has the database open, so its -wal file stays. */
+static bool looks_open(const char *file)
+{
+    pid_t child = fork();
+    int status = 0;
+
+    assert_true(child >= 0);
+    if (child == 0) { /* the bytes that SQLite locks for readers */
+        struct flock shared = {
+            .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0x40000002, .l_len = 510};
+        int fd = open(file, O_RDWR);
+
+        _exit(fd >= 0 && fcntl(fd, F_GETLK, &shared) == 0 && shared.l_type != F_UNLCK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void a_second_connection_leaves_the_locks_of_the_first(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    struct db *first = db_open(p->file, &e);
+
+    assert_non_null(first);
+    assert_true(looks_open(p->file));
+    struct db *second = db_open(p->file, &e);
+
+    assert_non_null(second);
+    assert_true(looks_open(p->file));
+    db_close(second);
+    assert_true(looks_open(p->file));
+    db_close(first);
+    assert_false(looks_open(p->file));
 }
 
 static void a_newer_file_is_refused_with_both_versions(void **state)
@@ -230,6 +268,8 @@ int main(void)
                                         drop_place),
         cmocka_unit_test_setup_teardown(a_second_open_keeps_rows_and_migrates_nothing, make_place,
                                         drop_place),
+        cmocka_unit_test_setup_teardown(a_second_connection_leaves_the_locks_of_the_first,
+                                        make_place, drop_place),
         cmocka_unit_test_setup_teardown(a_newer_file_is_refused_with_both_versions, make_place,
                                         drop_place),
         cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, make_place,
