@@ -366,16 +366,22 @@ static void park(struct batch *b)
     }
 }
 
-/* The time of the pause is neither a gap between two tokens nor time in a slot. */
+/* The time of the pause is no time in a slot. */
+static void take_slot_again(struct batch *b, struct gen *g, int64_t now_ns)
+{
+    count(b, g, 1);
+    g->admitted_at += now_ns - g->parked_at;
+}
+
+/* Nor is it a gap between two tokens. */
 static void go_on(struct batch *b, struct gen **at)
 {
     struct gen *g = *at;
     int64_t now = clock_mono_ns();
 
     *at = g->next;
-    count(b, g, 1);
+    take_slot_again(b, g, now);
     append(&b->running, g);
-    g->admitted_at += now - g->parked_at;
     for (int i = 0; i < g->n_started; i++)
         g->sequences[i].token_at = now;
     engine_note_running(b->engine);
@@ -394,7 +400,7 @@ static void unpark(struct batch *b)
 static void end_parked(struct batch *b, struct gen **at, enum gen_event_kind why)
 {
     (*at)->outcome = why;
-    count(b, *at, 1);
+    take_slot_again(b, *at, clock_mono_ns());
     end_request(b, at);
 }
 

@@ -160,6 +160,36 @@ static void a_paused_request_can_be_cancelled_and_ends_with_the_engine(void **st
     image_unref(im);
 }
 
+static void a_pause_that_ends_with_its_request_is_no_time_in_a_slot(void **state)
+{
+    struct engine *en = start_engine(1, 1, 8, (size_t)64 << 20);
+    struct image *im = load_tiny(en, MODELS "tiny-llama");
+    int32_t ids[PROMPT];
+    struct gen_prompt prompts[1];
+    struct engine_stats st;
+    double longest = 0; /* of the times that were not in the middle of a pause */
+
+    (void)state;
+    fill_prompt(ids, PROMPT, 6);
+    for (int i = 0; i < 3; i++) {
+        int64_t start = clock_mono_ns();
+        struct heard *h = submit_paused(en, spec_of(im, prompts, ids, 1, LONG));
+        double ms = clock_ms_since(start);
+
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        start = clock_mono_ns();
+        gen_cancel(h->gen);
+        heard_end(h, GEN_CANCELLED);
+        ms += clock_ms_since(start);
+        longest = ms > longest ? ms : longest;
+        heard_free(h);
+    }
+    engine_get_stats(en, &st);
+    assert_true(st.median_slot_ms >= 0 && st.median_slot_ms <= longest);
+    image_unref(im);
+    engine_stop(en);
+}
+
 static void a_request_that_is_paused_while_it_waits_lets_others_pass(void **state)
 {
     struct engine *en = start_engine(1, 1, 8, (size_t)64 << 20);
@@ -214,6 +244,7 @@ int main(void)
         cmocka_unit_test(a_paused_request_gives_its_slot_away_and_goes_on_where_it_stood),
         cmocka_unit_test(a_paused_request_makes_way_when_others_need_its_memory),
         cmocka_unit_test(a_paused_request_can_be_cancelled_and_ends_with_the_engine),
+        cmocka_unit_test(a_pause_that_ends_with_its_request_is_no_time_in_a_slot),
         cmocka_unit_test(a_request_that_is_paused_while_it_waits_lets_others_pass),
         cmocka_unit_test(requests_of_the_resident_are_not_paused),
     };
