@@ -106,7 +106,7 @@ static void take_view(struct run *r, struct run_op *op)
 static int load(struct run *r, struct run_op *op, struct err *e)
 {
     if (r->settings.mode == TRAIN_LORA) {
-        if (trainer_set_adapter(r->trainer, op->adapter, e) < 0)
+        if (trainer_set_adapter(r->trainer, &op->adapter, e) < 0)
             return -1;
     } else {
         struct image *spare = r->other;

@@ -186,6 +186,14 @@ struct adapter *adapter_like(const struct adapter *a, struct err *e)
     return adapter_with_memory(b, e);
 }
 
+void adapter_take_settings(struct adapter *a, const struct adapter *from)
+{
+    str_copy(a->name, sizeof a->name, from->name);
+    a->scale = from->scale;
+    for (int i = 0; i < adapter_slots(a->n_layers); i++)
+        adapter_slot(a, i)->scale = adapter_slot_of(from, i)->scale;
+}
+
 bool adapter_same_shape(const struct adapter *a, const struct adapter *b)
 {
     if (a->n_layers != b->n_layers)

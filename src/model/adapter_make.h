@@ -36,6 +36,8 @@ struct adapter *adapter_new(const struct model_config *c, const struct lora_sett
 size_t adapter_floats(const struct model_config *c, const struct lora_settings *s);
 /* Same modules, ranks and scales; the matrices lie in new memory, zero. */
 struct adapter *adapter_like(const struct adapter *a, struct err *e);
+/* Of two of the same shape: name and scales of one become those of the other. */
+void adapter_take_settings(struct adapter *a, const struct adapter *from);
 /* No slot has matrices, the scale is 1. Whoever gives slots their shapes calls adapter_with_memory
  * after that: one block for all matrices, zero; NULL, and the adapter gone, with ERR_NOMEM. */
 struct adapter *adapter_blank(int n_layers, struct err *e);

@@ -185,7 +185,10 @@ static struct adapter *take_adapter(struct trainer *t, struct err *e)
     struct adapter *a = t->spare;
 
     t->spare = NULL;
-    return a ? a : adapter_like(t->adapter, e);
+    if (!a)
+        return adapter_like(t->adapter, e);
+    adapter_take_settings(a, t->adapter); /* a load may have come between */
+    return a;
 }
 
 static bool end_update(struct trainer *t)

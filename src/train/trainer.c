@@ -238,6 +238,7 @@ struct trainer_frozen *trainer_take_frozen(struct trainer *t)
 
 struct trainer_state {
     struct optim *optim;
+    struct model *master_model; /* of what the run had before, or NULL */
     int64_t step;
 };
 
@@ -264,6 +265,7 @@ void trainer_state_free(struct trainer_state *s)
 {
     if (!s)
         return;
+    model_free(s->master_model);
     optim_unref(s->optim);
     free(s);
 }
@@ -277,19 +279,18 @@ void trainer_adopt(struct trainer *t, struct trainer_state *s)
     t->step = s->step;
     t->masters_old = false;
     s->optim = was;
-    model_free(t->master_model);
+    s->master_model = t->master_model;
     t->master_model = NULL;
 }
 
-int trainer_set_adapter(struct trainer *t, struct adapter *a, struct err *e)
+int trainer_set_adapter(struct trainer *t, struct adapter **a, struct err *e)
 {
-    if (!t->adapter || !adapter_same_shape(t->adapter, a))
+    struct adapter *was = t->adapter;
+
+    if (!was || !adapter_same_shape(was, *a))
         return err_set(e, ERR_ARG, "the adapter has other modules or another rank than the run");
-    adapter_ref(a);
-    adapter_unref(t->adapter);
-    adapter_unref(t->spare);
-    t->spare = NULL;
-    t->adapter = a;
+    t->adapter = *a;
+    *a = was;
     trainer_reset(t);
     return 0;
 }

@@ -147,7 +147,7 @@ struct trainer_state *trainer_state_read(const struct trainer *t, const int *fds
 void trainer_state_free(struct trainer_state *s);
 /* Exchanges: s holds what the run had before, to be freed where that may take a while. */
 void trainer_adopt(struct trainer *t, struct trainer_state *s);
-/* LoRA: the run's adapter becomes this one (counted), moments reset unless adopted after. ERR_ARG:
- * other modules or rank. */
-int trainer_set_adapter(struct trainer *t, struct adapter *a, struct err *e);
+/* LoRA. Exchanges: *a becomes the run's adapter and is then what the run had before; moments reset
+ * unless adopted after. ERR_ARG: other modules or rank, and nothing was exchanged. */
+int trainer_set_adapter(struct trainer *t, struct adapter **a, struct err *e);
 #endif

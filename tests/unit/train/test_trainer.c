@@ -120,7 +120,7 @@ static void restore(struct rig *r, const struct moment *m, struct adapter *a)
 
     memcpy(r->fx.weights->base, m->image, m->image_bytes);
     if (a)
-        must(trainer_set_adapter(r->t, a, &e), &e);
+        rig_load_adapter(r, adapter_ref(a));
     else
         trainer_reset(r->t);
     s = read_saved(r->t, &m->optimizer, m->step, &e);
@@ -178,7 +178,6 @@ static void a_reset_run_starts_over(void **state)
         rig_make_trainer(&r, mode ? TRAIN_FULL : TRAIN_LORA, false, &lora);
         struct moment start = look(&r);
         struct adapter *a = trainer_adapter(r.t);
-        struct err e = {0};
 
         train(&r, 2);
         struct moment there = look(&r);
@@ -186,7 +185,7 @@ static void a_reset_run_starts_over(void **state)
         assert_false(same_moment(&start, &there));
         memcpy(r.fx.weights->base, start.image, start.image_bytes);
         if (a)
-            must(trainer_set_adapter(r.t, a, &e), &e);
+            rig_load_adapter(&r, adapter_ref(a));
         else
             trainer_reset(r.t);
         same_as(&r, &start);
@@ -197,6 +196,34 @@ static void a_reset_run_starts_over(void **state)
         forget(&there);
         rig_close(&r);
     }
+}
+
+static void a_loaded_adapter_changes_places_with_the_present_one_and_keeps_its_scale(void **state)
+{
+    struct lora_settings weak = lora;
+    struct err e = {0};
+    struct rig r;
+
+    (void)state;
+    weak.alpha = 8;
+    rig_open(&r, "tiny-llama", 1);
+    rig_make_trainer(&r, TRAIN_LORA, false, &lora);
+    train(&r, 2); /* the memory of an earlier adapter waits for the next step */
+    struct adapter *before = trainer_adapter(r.t), *loaded = adapter_new(&r.fx.config, &weak, &e);
+    struct adapter *a = adapter_ref(loaded);
+
+    must(trainer_set_adapter(r.t, &a, &e), &e);
+    assert_ptr_equal(a, before);
+    train(&r, 2);
+    struct adapter *now = trainer_adapter(r.t);
+
+    for (int i = 0; i < adapter_slots(now->n_layers); i++)
+        assert_float_equal(adapter_slot_of(now, i)->scale, adapter_slot_of(loaded, i)->scale, 0);
+    adapter_unref(a);
+    adapter_unref(before);
+    adapter_unref(loaded);
+    adapter_unref(now);
+    rig_close(&r);
 }
 
 /* ---- bits do not depend on how ---- */
@@ -584,6 +611,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_gives_the_bits_of_one_that_never_stopped),
         cmocka_unit_test(a_reset_run_starts_over),
+        cmocka_unit_test(a_loaded_adapter_changes_places_with_the_present_one_and_keeps_its_scale),
         cmocka_unit_test(slices_and_threads_change_no_bit),
         cmocka_unit_test(gradients_of_successive_passes_add_up),
         cmocka_unit_test(a_new_lora_run_answers_like_its_base),

@@ -436,7 +436,7 @@ static void an_adapter_of_another_rank_is_refused(void **state)
     rig_make_trainer(&r, TRAIN_LORA, false, &lora);
     struct adapter *a = adapter_new(&r.fx.config, &wide, &e);
 
-    assert_int_equal(trainer_set_adapter(r.t, a, &e), -1);
+    assert_int_equal(trainer_set_adapter(r.t, &a, &e), -1);
     assert_int_equal(e.code, ERR_ARG);
     train(&r, 1);
     adapter_unref(a);

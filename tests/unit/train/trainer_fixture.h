@@ -34,6 +34,15 @@ static inline void rig_make_trainer(struct rig *r, enum train_mode mode, bool ma
     must(r->t ? 0 : -1, &e);
 }
 
+/* Consumes a. */
+static inline void rig_load_adapter(struct rig *r, struct adapter *a)
+{
+    struct err e = {0};
+
+    must(trainer_set_adapter(r->t, &a, &e), &e);
+    adapter_unref(a); /* what the run had before */
+}
+
 static inline void rig_start(struct rig *r, int threads)
 {
     struct err e = {0};
