@@ -121,6 +121,16 @@ static double median_slot(const struct engine *en)
     return have % 2 ? sorted[have / 2] : (sorted[have / 2 - 1] + sorted[have / 2]) / 2;
 }
 
+int engine_slots(struct engine *en)
+{
+    int n;
+
+    pthread_mutex_lock(&en->lock);
+    n = en->n_slots;
+    pthread_mutex_unlock(&en->lock);
+    return n;
+}
+
 void engine_get_stats(struct engine *en, struct engine_stats *out)
 {
     pthread_mutex_lock(&en->lock);

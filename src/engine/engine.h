@@ -106,6 +106,8 @@ struct engine_stats {
     int images_alive;
 };
 void engine_get_stats(struct engine *en, struct engine_stats *out);
+/* engine_stats.running alone, for those who ask all the time. */
+int engine_slots(struct engine *en);
 
 /* ---- generation ---- */
 enum { GEN_TOP_MAX = 128, GEN_STOP_IDS_MAX = 32, GEN_PROMPTS_MAX = 4096 };

@@ -13,15 +13,13 @@ void core_loan_wait(struct core_loan *l)
 
 void core_loan_update(struct core_loan *l)
 {
-    struct engine_stats stats;
     int64_t now = clock_mono_ns();
 
     core_loan_wait(l);
     if (l->looked_ns && now - l->looked_ns < LOOK_NS)
         return;
     l->looked_ns = now;
-    engine_get_stats(l->engine, &stats);
-    if (stats.running == 0)
+    if (engine_slots(l->engine) == 0)
         core_loan_end(l);
     else if (!l->held)
         l->held = pool_borrow(engine_pool(l->engine));
