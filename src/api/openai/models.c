@@ -1,7 +1,9 @@
 /* api/openai/models.c
- * GET /v1/models         200 {"object": "list", "data": [model...]}; 503 weights_torn. While a
- * model is locked, it is the only one of the catalogue that is listed. GET /v1/models/{name}  200
- * model; 404 model_not_found; 503 weights_torn */
+ *
+ * GET /v1/models         200 {"object": "list", "data": [model...]}; 503 weights_torn
+ * GET /v1/models/{name}  200 model; 404 model_not_found; 503 weights_torn
+ *
+ * While a model is locked, it is the only one of the catalogue that is listed. */
 #include <string.h>
 
 #include "api/envelope.h"

@@ -95,7 +95,8 @@ static int bury_older(void *arg, const struct w_artifact *a)
     return older && strcmp(a->kind, b->kind) == 0 ? bury(n->w, a) : 0;
 }
 
-/* A checkpoint has one export of a kind: a forced one takes the place of what was there. */
+/* A forced export takes the place of those of its kind that were begun before it. One of them that
+ * is still being made stays beside it when it ends. */
 static void replace_older(struct weaver *w, const struct w_artifact *a)
 {
     struct newer n = {w, a};

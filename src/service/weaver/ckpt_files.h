@@ -4,8 +4,8 @@
  * <WEAVER_CHECKPOINT_DIR>/<model-id>/<checkpoint-id>/ holds model.safetensors with its companions
  * or adapter_model.safetensors with adapter_config.json, optimizer.safetensors and
  * masters.safetensors where they were asked for, checkpoint.json (every fact, sha256 and size of
- * each file) and expiry.json, the one file that is ever replaced. docs/formats/weaver-checkpoint.md is the normative text. Any thread; calls
- * write and hash whole files. */
+ * each file) and expiry.json, the one file that is ever replaced. docs/formats/weaver-checkpoint.md
+ * is the normative text. Any thread; calls write and hash whole files. */
 #ifndef SERVICE_WEAVER_CKPT_FILES_H
 #define SERVICE_WEAVER_CKPT_FILES_H
 
