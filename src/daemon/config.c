@@ -123,7 +123,7 @@ static const struct var vars[] = {
     SECONDS_VAR("BATCH_RETENTION_INTERVAL_S", batch_retention_interval_s),
     BOOL_VAR("BATCH_PACK_DEFAULT", batch_pack_default),
     CHOICE_VAR("CAIRN_NUMERICS", fast_numerics, "exact|fast"),
-    INT_VAR("CAIRN_THREADS", threads, 0, 4096),
+    INT_VAR("CAIRN_THREADS", threads, 0, THREADS_MAX),
     LONG_VAR("CAIRN_KV_MB", kv_mb, 0, 1e9),
     INT_VAR("CAIRN_MAX_IMAGES", max_images, 2, 64),
     TEXT_VAR("CAIRN_KERNELS", kernels),

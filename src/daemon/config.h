@@ -14,6 +14,8 @@
 #include "service/settings.h"
 
 struct err;
+
+enum { THREADS_MAX = 4096 };
 struct tokens;
 
 struct config {

@@ -283,11 +283,13 @@ static int apply_options(struct config *c, const struct serve_options *o, struct
 {
     struct settings *s = &c->settings;
 
-    if (o->port > 65535 || o->port < -1 || o->threads > INT_MAX || o->threads < -1)
-        return err_set(e, ERR_ARG, "--port must be from 0 to 65535, --threads at least 0");
-    if (o->port >= 0)
+    if (o->port != SERVE_UNSET && (o->port < 0 || o->port > 65535))
+        return err_set(e, ERR_ARG, "--port must be from 0 to 65535");
+    if (o->threads != SERVE_UNSET && (o->threads < 0 || o->threads > THREADS_MAX))
+        return err_set(e, ERR_ARG, "--threads must be from 0 to %d", THREADS_MAX);
+    if (o->port != SERVE_UNSET)
         s->port = (int)o->port;
-    if (o->threads >= 0)
+    if (o->threads != SERVE_UNSET)
         s->threads = (int)o->threads;
     if (o->host)
         s->host = o->host;

@@ -7,7 +7,9 @@
 
 struct err;
 
-/* What the command line says over the environment; NULL and -1: nothing. */
+#define SERVE_UNSET INT64_MIN
+
+/* What the command line says over the environment; NULL and SERVE_UNSET: nothing. */
 struct serve_options {
     const char *host;
     const char *model; /* a row by id or name, or a directory to register and load */

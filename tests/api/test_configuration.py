@@ -23,6 +23,15 @@ BAD = [(name, value) for name in SECONDS for value in ("0", "-1", "nan", "inf", 
 ]
 
 
+@pytest.mark.parametrize("option,value", [("--port", "-1"), ("--port", "65536"), ("--threads", "-1"), ("--threads", "4097")])
+def test_a_bad_option_stops_the_start_and_is_named(tmp_path, option, value):
+    program = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+    done = subprocess.run([program, "serve", option, value], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env={"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), "PORT": "0"})
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.splitlines()[-1].startswith(f"cairn serve: {option} must be from 0 to ")
+
+
 @pytest.mark.parametrize("name,value", BAD)
 def test_a_bad_value_stops_the_start_and_names_its_variable(tmp_path, name, value):
     program = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
