@@ -3,12 +3,14 @@
 The program is $CAIRN (default build/cairn). Every server has a state directory of its own, port 0 and the token
 TRAINER; models come from tests/vectors/models. Standard library and pytest only.
 """
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -34,6 +36,17 @@ def wait_until(check, tell=lambda: "", seconds=120):
         assert time.monotonic() < until, f"it did not happen in time {tell()}"
         time.sleep(0.01)
     return value
+
+
+@contextlib.contextmanager
+def refusing_writes(server, what):
+    """Meanwhile the database refuses `what`, "INSERT ON files" for one, as it does when the disk is full."""
+    def run(sql):
+        with contextlib.closing(sqlite3.connect(server.state / "cairn.db", timeout=60)) as db, db:
+            db.execute(sql)
+    run(f"CREATE TRIGGER no_room BEFORE {what} BEGIN SELECT RAISE(ABORT, 'there is no room'); END")
+    yield
+    run("DROP TRIGGER no_room")
 
 
 class Answer:

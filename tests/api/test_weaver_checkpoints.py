@@ -12,7 +12,7 @@ import uuid
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import MODELS, wait_until
+from conftest import MODELS, refusing_writes, wait_until
 from weaver_http import ENV, KEY, Run, Weaver, error
 
 
@@ -185,6 +185,13 @@ def test_a_checkpoint_is_deleted_by_hand(own, w, run):
 
 
 # ---- loading ----
+
+def test_a_load_that_cannot_begin_lets_its_checkpoint_go(own, w, run):
+    c = run.save(name="let-go")
+    with refusing_writes(own, "INSERT ON weaver_operations WHEN NEW.type = 'load_checkpoint'"):
+        error(w.call("POST", run.path + "/load", {"path": c["path"]}), 500, "internal_error")
+    assert w.call("DELETE", f"/checkpoints/{c['id']}").status == 204
+
 
 @pytest.mark.parametrize("mode", ["lora", "full_ft"])
 def test_a_load_restores_every_bit_and_the_optimizer_goes_on_exactly(w, mode):

@@ -185,6 +185,25 @@ def test_weights_that_cannot_be_read_refuse_the_session_and_leave_none(make_serv
         db.close()
 
 
+def test_a_session_that_is_deleted_while_its_weights_come_back_stays_deleted(make_server, tmp_path):
+    server = make_server(ENV, model=None, state=tmp_path)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    run = Run(w, training_mode="full_ft")
+    sessions = [Sampler(w, model_path=run.export(path=f"s{i}")) for i in range(24)]
+    server.stop()
+    server.start()
+    body = {"prompt": chunks(PROMPT)}
+    threads = [threading.Thread(target=w.call, args=("POST", s.path + "/logprobs", body)) for s in sessions]
+    [t.start() for t in threads]  # images are read one after the other
+    for s in reversed(sessions):
+        assert w.call("DELETE", s.path).status == 204
+    [t.join() for t in threads]
+    for s in sessions:
+        error(w.call("GET", s.path), 404, "sampling_session_not_found")
+    server.stop()
+
+
 # ---- the same numbers as the trainer ----
 
 @pytest.mark.parametrize("mode", ["lora", "full_ft"])

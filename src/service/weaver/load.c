@@ -92,25 +92,35 @@ static int read_body(struct weaver *w, const json_t *body, const struct w_run *r
     return check_numerics(w, &t->ckpt, r);
 }
 
+/* Its checkpoint is pinned. Consumes t. */
+static int submit(struct weaver *w, struct train_op *t, struct weaver_call *c, struct refusal *r)
+{
+    char id[UUID_TEXT]; /* t is gone where its operation could not begin */
+
+    str_copy(id, sizeof id, t->ckpt.id);
+    t->pinned = true;
+    t->engine.kind = RUN_LOAD;
+    t->begin = begin_load;
+    if (step_log_load(t, r) < 0)
+        train_op_unref(t);
+    else if (w_run_submit(w, t, c, r) == 0)
+        return 0;
+    w_ckpt_unpin(w, id);
+    return -1;
+}
+
 int weaver_load(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     struct w_run *run = w_run_revive(w, c->key, r);
     struct train_op *t = run ? train_op_new(w, run, "load_checkpoint", c->owner, r) : NULL;
+    int rc = -1;
 
-    if (t && read_body(w, c->body, run, t, r) == 0 && w_ckpt_pin(w, t->ckpt.id, r) == 0) {
-        w_run_unref(run);
-        t->pinned = true;
-        t->engine.kind = RUN_LOAD;
-        t->begin = begin_load;
-        if (step_log_load(t, r) == 0)
-            return w_run_submit(w, t, c, r);
-        w_ckpt_unpin(w, t->ckpt.id);
+    if (t && read_body(w, c->body, run, t, r) == 0 && w_ckpt_pin(w, t->ckpt.id, r) == 0)
+        rc = submit(w, t, c, r);
+    else
         train_op_unref(t);
-        return -1;
-    }
-    train_op_unref(t);
     w_run_unref(run);
-    return -1;
+    return rc;
 }
 
 /* ---- reading ---- */

@@ -46,7 +46,8 @@ static struct sync_op *new_op(struct weaver *w, struct w_sampler *s, const char 
     return x;
 }
 
-/* Who waits for the answer gets the refusal itself. */
+/* Who waits for the answer gets the refusal itself, and no session. Who got the session with a 202
+ * deletes it. */
 static void fail(struct sync_op *x, struct refusal *r)
 {
     x->why = *r;

@@ -156,10 +156,8 @@ struct w_sampler *w_sampler_take(struct weaver *w, const char *id, struct refusa
     if (!s)
         return NULL;
     memcpy(path, s->model_path, sizeof path);
-    if (take_weights(w, s, path, r) == 0) {
-        keep(w, s);
+    if (take_weights(w, s, path, r) == 0 && sampler_keep(w, s, r) == 0)
         return s;
-    }
     w_sampler_unref(s);
     return NULL;
 }
