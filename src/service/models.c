@@ -92,7 +92,7 @@ json_t *model_object(struct service *s, const struct model_row *row)
     return o;
 }
 
-static int refuse_absent(int64_t id, struct refusal *r)
+int model_refuse_absent(int64_t id, struct refusal *r)
 {
     return refuse_with(r, REFUSAL_MODEL_NOT_FOUND, json_pack("{s:I}", "model_id", (json_int_t)id),
                        "There is no model %" PRId64 "; GET /api/models lists them.", id);
@@ -104,7 +104,7 @@ int model_find(struct service *s, int64_t id, struct model_row *row, struct refu
 
     if (catalogue_get(s->db, id, row, &e) == 0)
         return 0;
-    return e.code == ERR_NOT_FOUND ? refuse_absent(id, r) : refuse_internal(r, &e);
+    return e.code == ERR_NOT_FOUND ? model_refuse_absent(id, r) : refuse_internal(r, &e);
 }
 
 int models_list(struct service *s, json_t **data, struct refusal *r)
@@ -391,7 +391,7 @@ int models_load(struct service *s, int64_t id, const char *lease, const json_t *
         goto done;
     /* Before the answer: who asks for the row next finds it loading. */
     if (catalogue_set_status(s->db, id, MODEL_LOADING, NULL, &e) < 0)
-        rc = e.code == ERR_NOT_FOUND ? refuse_absent(id, r) : refuse_internal(r, &e);
+        rc = e.code == ERR_NOT_FOUND ? model_refuse_absent(id, r) : refuse_internal(r, &e);
     else
         rc = start_load(s, id, r);
     if (rc < 0) {

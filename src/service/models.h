@@ -56,6 +56,7 @@ int models_auto_load(struct service *s, const char *which, struct refusal *r);
 
 /* One row as an object. */
 json_t *model_object(struct service *s, const struct model_row *row);
-/* MODEL_NOT_FOUND, or the row (model_row_release). */
+/* The row (model_row_release); MODEL_NOT_FOUND, or INTERNAL_ERROR where the database fails. */
 int model_find(struct service *s, int64_t id, struct model_row *row, struct refusal *r);
+int model_refuse_absent(int64_t id, struct refusal *r); /* MODEL_NOT_FOUND */
 #endif

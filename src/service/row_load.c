@@ -17,6 +17,7 @@
 #include "model/config.h"
 #include "model/model.h"
 #include "service/memory.h"
+#include "service/models.h"
 #include "service/refusal.h"
 #include "service/resident.h"
 #include "service/service.h"
@@ -210,35 +211,19 @@ static void note_failure(struct row_work *w, const struct refusal *r)
     served_unref(now);
 }
 
-static int refuse_gone(const struct row_work *w, struct refusal *r)
-{
-    return refuse_with(r, REFUSAL_MODEL_NOT_FOUND,
-                       json_pack("{s:I}", "model_id", (json_int_t)w->l->id),
-                       "There is no model %" PRId64 ".", w->l->id);
-}
-
-static int find_row(struct row_work *w, struct refusal *r)
-{
-    struct err e = {0};
-
-    return catalogue_get(w->s->db, w->l->id, &w->row, &e) == 0 ? 0 : refuse_gone(w, r);
-}
-
 /* The row says that it is being loaded, and cannot be deleted from then on. */
 static int claim_row(struct row_work *w, struct refusal *r)
 {
     struct err e = {0};
 
-    if (find_row(w, r) < 0)
+    if (model_find(w->s, w->l->id, &w->row, r) < 0)
         return -1;
     if (w->row.status == MODEL_LOADING) /* each change of a row waits for the disk */
         return 0;
-    if (catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e) < 0 &&
-        e.code == ERR_NOT_FOUND) {
-        model_row_release(&w->row);
-        return refuse_gone(w, r);
-    }
-    return 0;
+    if (catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e) == 0)
+        return 0;
+    model_row_release(&w->row); /* nothing is wrong with the row: it does not go to error */
+    return e.code == ERR_NOT_FOUND ? model_refuse_absent(w->l->id, r) : refuse_internal(r, &e);
 }
 
 static int work(struct row_work *w, struct refusal *r)
@@ -285,7 +270,10 @@ int row_load_run(struct service *s, struct row_load *l, struct refusal *r)
 int row_load_plan(struct service *s, struct row_load *l, struct row_plan *out, struct refusal *r)
 {
     struct row_work w = {.s = s, .l = l, .dir_fd = -1};
-    int rc = find_row(&w, r) < 0 || open_dir(&w, r) < 0 ? -1 : find_room(&w, out, r);
+    int rc = model_find(s, l->id, &w.row, r);
+
+    if (rc == 0)
+        rc = open_dir(&w, r) < 0 ? -1 : find_room(&w, out, r);
 
     release(&w);
     return rc;

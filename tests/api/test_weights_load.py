@@ -3,7 +3,7 @@ import itertools
 import shutil
 
 import pytest
-from conftest import MODELS, OPERATOR, TRAINER
+from conftest import MODELS, OPERATOR, TRAINER, refusing_writes
 import foreign
 from foreign import Foreign
 from trainer import Trainer, ask, granted, load, read_safetensors, refused, status, sha256
@@ -49,6 +49,18 @@ def test_three_ways_in(resident):
     assert (back["name"], back["mode"], back["weights_sha256"], back["verify_ms"]) == (
         "tiny-llama", "full_reload", None, 0)
     assert ask(resident, "tiny-llama")[0] == plain
+
+
+def test_a_row_that_cannot_be_held_for_a_load_is_not_loaded(resident):
+    before, row = status(resident), resident.register(MODELS / "tiny-qwen3")["id"]
+    with refusing_writes(resident, "UPDATE ON models WHEN NEW.status = 'loading'"):
+        refused(load(resident, model_id=row), 500, "INTERNAL_ERROR")
+    after = status(resident)
+    assert (after["weights_state"], after["model"]) == (before["weights_state"], before["model"])
+    assert granted(resident.get(f"/api/models/{row}"))["status"] == "ready"
+    assert granted(load(resident, model_id=row))["mode"] == "full_reload"
+    granted(load(resident, model_id=resident.row))
+    granted(resident.call("DELETE", f"/api/models/{row}"))
 
 
 @pytest.mark.parametrize("how", ["name", "relative", "absolute", "latest", "absolute latest"])
