@@ -177,6 +177,16 @@ static int make_room(struct image_cache *c, size_t bytes, struct err *e)
     return 0;
 }
 
+int images_make_way(struct image_cache *c, size_t bytes, struct refusal *r)
+{
+    while (memory_refuse(c->s, bytes, false, r) < 0) {
+        if (!drop_oldest(c))
+            return -1;
+        refusal_clear(r);
+    }
+    return 0;
+}
+
 void images_sweep(struct image_cache *c)
 {
     int64_t before = clock_mono_ns() - keep_unused_ns;

@@ -15,6 +15,7 @@ struct err;
 struct image;
 struct image_cache;
 struct model_row;
+struct refusal;
 struct service;
 
 struct image_cache *images_new(struct service *s, struct err *e);
@@ -32,5 +33,8 @@ bool images_row_held(struct image_cache *c, int64_t row_id); /* somebody holds i
 /* sha256 of the model.safetensors of a row that somebody holds, hashed once; "" when there is no
  * single file. May take seconds the first time. */
 void images_row_sha256(struct image_cache *c, int64_t row_id, char out[SHA256_HEX]);
+/* For memory of another kind: what nobody holds is let go until so many bytes are free.
+ * INSUFFICIENT_MEMORY: they are not, without it either. */
+int images_make_way(struct image_cache *c, size_t bytes, struct refusal *r);
 void images_sweep(struct image_cache *c);
 #endif

@@ -11,9 +11,9 @@
 #include "engine/engine.h"
 #include "engine/image.h"
 #include "model/config.h"
-#include "service/memory.h"
 #include "service/service.h"
 #include "service/weaver/bases.h"
+#include "service/weaver/images.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/models.h"
 #include "service/weaver/steps.h"
@@ -375,7 +375,7 @@ int w_run_start(struct weaver *w, struct w_run *run, struct image *base, struct 
     if (run->limits.max_tokens <= 0 || run->limits.max_tokens > config->max_positions)
         run->limits.max_tokens = config->max_positions;
     bytes = run_bytes(&s, base);
-    if (memory_refuse(w->s, bytes, false, r) < 0)
+    if (images_make_way(w->images, bytes, r) < 0)
         return refuse_room(bytes, r);
     if (!(run->log = step_log_open(w, run, &e)) ||
         !(run->run = run_new(w->s->engine, base, &s, &e)))
