@@ -11,7 +11,6 @@ from weaver_http import ENV, Run, Weaver, datum, error
 
 # Only met where the machine fails, with the reason.
 OUT_OF_REACH = {
-    "internal_error": "a fault of the server",
     "busy": "a repeated request whose first is still worked on after half a minute",
     "insufficient_storage": "a full disk: a save that cannot write is test_a_full_disk_fails_the_save_and_leaves_no_row",
 }
