@@ -45,8 +45,10 @@ def refusing_writes(server, what):
         with contextlib.closing(sqlite3.connect(server.state / "cairn.db", timeout=60)) as db, db:
             db.execute(sql)
     run(f"CREATE TRIGGER no_room BEFORE {what} BEGIN SELECT RAISE(ABORT, 'there is no room'); END")
-    yield
-    run("DROP TRIGGER no_room")
+    try:
+        yield
+    finally:
+        run("DROP TRIGGER no_room")
 
 
 class Answer:
