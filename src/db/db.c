@@ -12,12 +12,15 @@
 #include "base/str.h"
 #include "db/migrations.h"
 
-enum { BUSY_MS = 5000 };
+enum { BUSY_MS = 5000, KEPT = 48 };
 
 struct db {
     sqlite3 *sql;
     pthread_mutex_t lock;
     int version;
+    sqlite3_stmt *kept[KEPT]; /* finished, the latest first: to parse one takes longer than to run
+                                 it */
+    int n_kept;
 };
 
 static enum err_code code_of(int rc)
@@ -169,6 +172,8 @@ void db_close(struct db *d)
 {
     if (!d)
         return;
+    for (int i = 0; i < d->n_kept; i++)
+        sqlite3_finalize(d->kept[i]);
     sqlite3_close_v2(d->sql);
     pthread_mutex_destroy(&d->lock);
     free(d);
@@ -223,12 +228,43 @@ int db_end(struct db *d, int rc, struct err *e)
     return -1;
 }
 
+/* The kept statement of this text, taken out; NULL: there is none. */
+static sqlite3_stmt *take_kept(struct db *d, const char *sql)
+{
+    for (int i = 0; i < d->n_kept; i++) {
+        sqlite3_stmt *stmt = d->kept[i];
+
+        if (strcmp(sqlite3_sql(stmt), sql) == 0) {
+            memmove(&d->kept[i], &d->kept[i + 1], (size_t)(--d->n_kept - i) * sizeof *d->kept);
+            return stmt;
+        }
+    }
+    return NULL;
+}
+
+/* What a PRAGMA does or tells may be settled when it is parsed: it is not kept. */
+static void keep(struct db *d, sqlite3_stmt *stmt)
+{
+    if (sqlite3_strnicmp(sqlite3_sql(stmt), "PRAGMA", 6) == 0) {
+        sqlite3_finalize(stmt);
+        return;
+    }
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
+    if (d->n_kept == KEPT)
+        sqlite3_finalize(d->kept[--d->n_kept]);
+    memmove(&d->kept[1], &d->kept[0], (size_t)d->n_kept++ * sizeof *d->kept);
+    d->kept[0] = stmt;
+}
+
 int db_prepare(struct db_stmt *q, struct db *d, const char *sql, struct err *e)
 {
     int rc;
 
-    *q = (struct db_stmt){.db = d};
-    rc = sqlite3_prepare_v2(d->sql, sql, -1, &q->stmt, NULL);
+    *q = (struct db_stmt){.db = d, .stmt = take_kept(d, sql)};
+    if (q->stmt)
+        return 0;
+    rc = sqlite3_prepare_v3(d->sql, sql, -1, SQLITE_PREPARE_PERSISTENT, &q->stmt, NULL);
     return rc == SQLITE_OK ? 0 : fail(d, rc, "prepare a statement", e);
 }
 
@@ -293,7 +329,8 @@ bool db_dup_text(const struct db_stmt *q, int column, char **out)
 
 void db_finish(struct db_stmt *q)
 {
-    sqlite3_finalize(q->stmt);
+    if (q->stmt)
+        keep(q->db, q->stmt);
     *q = (struct db_stmt){0};
 }
 

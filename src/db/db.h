@@ -38,7 +38,9 @@ void db_abort(struct db *d);
 /* One of the two, as rc says: rc where it is at least 0 and the commit works, else -1. */
 int db_end(struct db *d, int rc, struct err *e);
 
-/* One statement. Bind from the left, then step; a failed bind is reported by the step.
+/* One statement. Bind from the left, then step; a failed bind is reported by the step. Statements
+ * that were finished lately are kept parsed, by their text: values are bound, never written into
+ * it.
  *     struct db_stmt q = {0};
  *     if (db_prepare(&q, d, "SELECT name FROM models WHERE id = ?", e) < 0) ...
  *     db_bind_int(&q, id);

@@ -147,6 +147,61 @@ static void a_second_connection_leaves_the_locks_of_the_first(void **state)
     assert_false(looks_open(p->file));
 }
 
+/* Texts that are used again, also inside each other, and more of them than are kept. */
+static void statements_that_are_used_again_begin_anew(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+    struct db_stmt outer = {0}, inner = {0};
+    const char *twice = "SELECT ?1, ?2 UNION ALL SELECT ?2, ?1";
+
+    (void)state;
+    assert_non_null(d);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(db_prepare(&outer, d, twice, &e), 0);
+        db_bind_int(&outer, round);
+        db_bind_int(&outer, 7);
+        assert_int_equal(db_step(&outer, &e), 1);
+        assert_int_equal(db_prepare(&inner, d, twice, &e), 0);
+        db_bind_text(&inner, "in");
+        assert_int_equal(db_step(&inner, &e), 1); /* nothing of another use is bound */
+        assert_string_equal(db_text(&inner, 0), "in");
+        assert_true(db_is_null(&inner, 1));
+        db_finish(&inner); /* in its middle */
+        assert_int_equal(db_step(&outer, &e), 1);
+        assert_int_equal(db_int(&outer, 1), round);
+        assert_int_equal(db_step(&outer, &e), 0);
+        db_finish(&outer);
+        for (int i = 0; i < 100; i++) {
+            char sql[32];
+
+            snprintf(sql, sizeof sql, "SELECT %d", i);
+            assert_int_equal(one_int(d, sql), i);
+        }
+    }
+    db_close(d);
+}
+
+static void a_kept_statement_sees_a_changed_schema_and_a_pragma_its_change(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+
+    (void)state;
+    assert_int_equal(db_exec(d, "CREATE TABLE t (a)", &e), 0);
+    assert_int_equal(db_exec(d, "INSERT INTO t VALUES (1)", &e), 0);
+    assert_int_equal(one_int(d, "SELECT * FROM t"), 1);
+    assert_int_equal(db_exec(d, "DROP TABLE t", &e), 0);
+    assert_int_equal(db_exec(d, "CREATE TABLE t (b, a)", &e), 0);
+    assert_int_equal(db_exec(d, "INSERT INTO t VALUES (1)", &e), -1); /* two columns now */
+    assert_int_equal(db_exec(d, "INSERT INTO t VALUES (5, 6)", &e), 0);
+    assert_int_equal(one_int(d, "SELECT * FROM t"), 5);
+    assert_int_equal(one_int(d, "PRAGMA synchronous"), 2);
+    assert_int_equal(db_exec(d, "PRAGMA synchronous=NORMAL", &e), 0);
+    assert_int_equal(one_int(d, "PRAGMA synchronous"), 1);
+    db_close(d);
+}
+
 static void a_newer_file_is_refused_with_both_versions(void **state)
 {
     struct place *p = *state;
@@ -270,6 +325,8 @@ int main(void)
                                         drop_place),
         cmocka_unit_test_setup_teardown(a_second_connection_leaves_the_locks_of_the_first,
                                         make_place, drop_place),
+        cmocka_unit_test(statements_that_are_used_again_begin_anew),
+        cmocka_unit_test(a_kept_statement_sees_a_changed_schema_and_a_pragma_its_change),
         cmocka_unit_test_setup_teardown(a_newer_file_is_refused_with_both_versions, make_place,
                                         drop_place),
         cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, make_place,
