@@ -173,6 +173,7 @@ static void a_request_with_its_own_image_runs_on_it_whatever_becomes_of_the_resi
     struct heard *beside = submit(en, mine), *usual = submit(en, spec);
 
     heard_wait(beside, heard_has_tokens, 3);
+    heard_wait(usual, heard_has_tokens, 1); /* it runs, too: the gate holds what does not */
     set_gate(en, GATE_HOLD);
     struct heard *held = submit(en, mine);
 
