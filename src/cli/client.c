@@ -11,9 +11,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
-enum { ANSWER_MAX = 256 << 20 };
-
-enum { POLL_NS = 50000000 };
+enum { ANSWER_MAX = 256 << 20, POLL_NS = 50000000 };
 
 struct client {
     CURL *curl;

@@ -14,9 +14,9 @@
 #include "service/settings.h"
 
 struct err;
+struct tokens;
 
 enum { THREADS_MAX = 4096 };
-struct tokens;
 
 struct config {
     struct settings settings;

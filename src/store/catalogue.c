@@ -337,27 +337,29 @@ int catalogue_delete_idle(struct db *d, int64_t id, struct err *e)
                       id, e);
 }
 
+int catalogue_set_status_locked(struct db *d, int64_t id, enum model_status status,
+                                const char *error_message, struct err *e)
+{
+    struct db_stmt q = {0};
+
+    if (db_prepare(&q, d,
+                   "UPDATE models SET status = ?1, error_message = ?2, updated_ms = ?3,"
+                   " loaded_ms = CASE ?1 WHEN 'loaded' THEN ?3 ELSE loaded_ms END WHERE id = ?4",
+                   e) < 0)
+        return -1;
+    db_bind_text(&q, model_status_name(status));
+    db_bind_text(&q, error_message);
+    db_bind_int(&q, clock_wall_ms());
+    db_bind_int(&q, id);
+    return catalogue_change_locked(d, &q, id, e);
+}
+
 int catalogue_set_status(struct db *d, int64_t id, enum model_status status,
                          const char *error_message, struct err *e)
 {
-    struct db_stmt q = {0};
-    int64_t now = clock_wall_ms();
-    int rc;
-
     if (db_begin(d, e) < 0)
         return -1;
-    rc = db_prepare(&q, d,
-                    "UPDATE models SET status = ?1, error_message = ?2, updated_ms = ?3,"
-                    " loaded_ms = CASE ?1 WHEN 'loaded' THEN ?3 ELSE loaded_ms END WHERE id = ?4",
-                    e);
-    if (rc == 0) {
-        db_bind_text(&q, model_status_name(status));
-        db_bind_text(&q, error_message);
-        db_bind_int(&q, now);
-        db_bind_int(&q, id);
-        rc = catalogue_change_locked(d, &q, id, e);
-    }
-    return db_end(d, rc, e);
+    return db_end(d, catalogue_set_status_locked(d, id, status, error_message, e), e);
 }
 
 int catalogue_set_locked(struct db *d, int64_t id, bool locked, struct err *e)

@@ -87,21 +87,6 @@ static int settle_locked(struct db *d, const struct model_row *at, const struct 
     return add_carrier_locked(d, name, real_path, id, e);
 }
 
-/* In the same transaction: nobody can delete the row in between. */
-static int claim_locked(struct db *d, int64_t id, struct err *e)
-{
-    struct db_stmt q = {0};
-
-    if (db_prepare(&q, d,
-                   "UPDATE models SET status = 'loading', error_message = NULL, updated_ms = ?"
-                   " WHERE id = ?",
-                   e) < 0)
-        return -1;
-    db_bind_int(&q, clock_wall_ms());
-    db_bind_int(&q, id);
-    return catalogue_change_locked(d, &q, id, e);
-}
-
 static int carrier_locked(struct db *d, const char *name, const char *real_path, bool loading,
                           int64_t *id, bool *ordinary, struct err *e)
 {
@@ -112,8 +97,8 @@ static int carrier_locked(struct db *d, const char *name, const char *real_path,
         catalogue_find_locked(d, "name = ?", 0, name, &named, e) >= 0) {
         *ordinary = at.id && !at.checkpoint;
         rc = settle_locked(d, &at, &named, name, real_path, id, e);
-        if (rc == 0 && loading)
-            rc = claim_locked(d, *id, e);
+        if (rc == 0 && loading) /* in the same transaction: nobody can delete the row in between */
+            rc = catalogue_set_status_locked(d, *id, MODEL_LOADING, NULL, e);
     }
     model_row_release(&at);
     model_row_release(&named);

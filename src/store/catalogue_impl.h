@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "store/catalogue.h"
+
 struct db;
 struct db_stmt;
 struct err;
@@ -19,4 +21,6 @@ int catalogue_find_id_locked(struct db *d, const char *sql, const char *a, const
 int catalogue_insert_locked(struct db *d, struct model_row *row, struct err *e);
 /* Runs q, which changes the row `id`, and finishes it; ERR_NOT_FOUND when it changed none. */
 int catalogue_change_locked(struct db *d, struct db_stmt *q, int64_t id, struct err *e);
+int catalogue_set_status_locked(struct db *d, int64_t id, enum model_status status,
+                                const char *error_message, struct err *e);
 #endif

@@ -77,25 +77,26 @@ void chain_of_weights(struct chain_target *t, const struct kernels_back *k, enum
     }
 }
 
-static long products_of(const struct chain_target *t)
+static long steps_of(const struct chain_target *t)
 {
     long steps = 0;
 
     for (int i = 0; i < t->n_links; i++)
         steps += t->link[i].steps;
-    return steps * (t->rows < t->m ? t->rows : t->m) * (t->cols < t->n ? t->cols : t->n);
+    return steps;
+}
+
+static long products_of_item(const struct chain_target *t)
+{
+    return steps_of(t) * (t->rows < t->m ? t->rows : t->m) * (t->cols < t->n ? t->cols : t->n);
 }
 
 long chains_products(const struct chains *s)
 {
     long n = 0;
 
-    for (int i = 0; i < s->n; i++) {
-        const struct chain_target *t = &s->target[i];
-
-        for (int l = 0; l < t->n_links; l++)
-            n += (long)t->link[l].steps * t->m * t->n;
-    }
+    for (int i = 0; i < s->n; i++)
+        n += steps_of(&s->target[i]) * s->target[i].m * s->target[i].n;
     return n;
 }
 
@@ -104,9 +105,9 @@ void chains_limit(struct chains *s, long products)
     for (int i = 0; i < s->n; i++) {
         struct chain_target *t = &s->target[i];
 
-        while (products_of(t) > products && t->rows > LEAST)
+        while (products_of_item(t) > products && t->rows > LEAST)
             t->rows = even_rows(t->rows, t->rows / 2);
-        while (products_of(t) > products && t->cols > LEAST)
+        while (products_of_item(t) > products && t->cols > LEAST)
             t->cols = blocks(t->cols, 2 * PANEL) * PANEL;
     }
 }

@@ -91,14 +91,20 @@ static void chains_run(void *arg, int item, int worker)
     chains_item(&p->chains, p->kb, item, p->worker[worker].chain);
 }
 
-/* No item is longer than two thirds of a worker's share, so that all end at nearly the same time.
- */
+/* No item is longer than two thirds of a worker's share, so that all end at nearly the same time,
+ * nor than a slice lets it be. */
+static long longest_item(const struct pass *p)
+{
+    long share = chains_products(&p->chains) * 2 / (3 * p->n_workers);
+    long most = p->deadline ? slice_ms(p) * ITEM_PRODUCTS : share;
+
+    return share < most ? share : most;
+}
+
 bool back_chains(struct pass *p)
 {
     if (p->back.item == 0)
-        chains_limit(&p->chains, chains_products(&p->chains) * 2 / (3 * p->n_workers));
-    if (p->deadline && p->back.item == 0)
-        chains_limit(&p->chains, slice_ms(p) * ITEM_PRODUCTS);
+        chains_limit(&p->chains, longest_item(p));
     return back_items(p, chains_run, p, chains_items(&p->chains));
 }
 

@@ -37,11 +37,15 @@ def w(own):
     return Weaver(own).connect()
 
 
-@pytest.fixture
-def run(w):
+def run_of(w):
     run = Run(w, lora_config={"rank": 4, "seed": 3})
     yield run
     w.post(run.path + "/terminate")
+
+
+@pytest.fixture
+def run(w):
+    yield from run_of(w)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +59,7 @@ def patient(make_server):
 @pytest.fixture
 def late(patient):
     """A run of it."""
-    run = Run(patient, lora_config={"rank": 4, "seed": 3})
-    yield run
-    patient.post(run.path + "/terminate")
+    yield from run_of(patient)
 
 
 def blocked(run):

@@ -54,23 +54,27 @@ void openai_list_models(struct api_call *call)
     refusal_clear(&r);
 }
 
+static int find_model(struct service *service, struct search *s, struct refusal *r)
+{
+    if (identity_refuse_torn(service, r) < 0)
+        return -1;
+    if (weaver_names(s->name))
+        weaver_list_exports(service, keep_named, s);
+    if (!s->found && identity_list(service, keep_named, s, r) < 0)
+        return -1;
+    if (s->found)
+        return 0;
+    return refuse_param(r, REFUSAL_V1_MODEL_NOT_FOUND, "model",
+                        "The model '%.200s' does not exist. GET /v1/models lists those that do.",
+                        s->name);
+}
+
 void openai_get_model(struct api_call *call)
 {
     struct search s = {.name = call->rest};
     struct refusal r = {0};
 
-    if (identity_refuse_torn(call->api->service, &r) < 0) {
-        openai_fail(call, &r);
-        refusal_clear(&r);
-        return;
-    }
-    if (weaver_names(call->rest))
-        weaver_list_exports(call->api->service, keep_named, &s);
-    if (!s.found && identity_list(call->api->service, keep_named, &s, &r) == 0 && !s.found)
-        refuse_param(&r, REFUSAL_V1_MODEL_NOT_FOUND, "model",
-                     "The model '%.200s' does not exist. GET /v1/models lists those that do.",
-                     call->rest);
-    if (s.found)
+    if (find_model(call->api->service, &s, &r) == 0)
         api_json(call, 200, s.found);
     else
         openai_fail(call, &r);

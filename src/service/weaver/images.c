@@ -157,24 +157,11 @@ static size_t bytes_held(struct image_cache *c)
     return bytes;
 }
 
-static bool fits(struct image_cache *c, size_t bytes)
+static bool over_budget(struct image_cache *c, size_t bytes)
 {
     size_t budget = (size_t)c->s->settings->memory_mb << 20;
-    struct refusal r = {0};
-    bool ok = budget == 0 || bytes_held(c) + bytes <= budget;
 
-    ok = ok && memory_refuse(c->s, bytes, false, &r) == 0;
-    refusal_clear(&r);
-    return ok;
-}
-
-static int make_room(struct image_cache *c, size_t bytes, struct err *e)
-{
-    while (!fits(c, bytes))
-        if (!drop_oldest(c))
-            return err_set(e, ERR_NOMEM, "%zu bytes of weights do not fit beside what is held",
-                           bytes);
-    return 0;
+    return budget && bytes_held(c) + bytes > budget;
 }
 
 int images_make_way(struct image_cache *c, size_t bytes, struct refusal *r)
@@ -185,6 +172,21 @@ int images_make_way(struct image_cache *c, size_t bytes, struct refusal *r)
         refusal_clear(r);
     }
     return 0;
+}
+
+static int make_room(struct image_cache *c, size_t bytes, struct err *e)
+{
+    struct refusal r = {0};
+    int rc = 0;
+
+    while (rc == 0 && over_budget(c, bytes))
+        rc = drop_oldest(c) ? 0 : -1;
+    if (rc == 0)
+        rc = images_make_way(c, bytes, &r);
+    refusal_clear(&r);
+    return rc == 0 ? 0
+                   : err_set(e, ERR_NOMEM, "%zu bytes of weights do not fit beside what is held",
+                             bytes);
 }
 
 void images_sweep(struct image_cache *c)

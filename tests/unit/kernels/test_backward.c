@@ -142,24 +142,30 @@ static void chains_of_pairs_have_the_bits_of_the_reference(void **state)
     }
 }
 
+/* A chain of one element. */
+static struct chain one_element(float *c, const float *a, const float *b, int steps)
+{
+    return (struct chain){.c = c,
+                          .ldc = 1,
+                          .a = a,
+                          .a_row = steps,
+                          .a_step = 1,
+                          .b = b,
+                          .ldb = 1,
+                          .m = 1,
+                          .n = 1,
+                          .steps = steps};
+}
+
 static void a_chain_that_clears_starts_from_zero(void **state)
 {
     const struct kernels_back *pairs = kernels_back_of(kernels_by_name("bf16-ref"));
     const float a[2] = {2, 3}, b[2] = {5, 7};
     float c = NAN;
-    struct chain p = {.c = &c,
-                      .ldc = 1,
-                      .a = a,
-                      .a_row = 2,
-                      .a_step = 1,
-                      .b = b,
-                      .ldb = 1,
-                      .m = 1,
-                      .n = 1,
-                      .steps = 2,
-                      .clear = true};
+    struct chain p = one_element(&c, a, b, 2);
 
     (void)state;
+    p.clear = true;
     ref()->chain(&p, NULL);
     assert_true(c == 31);
     pairs->chain_pairs(&p, NULL);
@@ -177,16 +183,7 @@ static void the_odd_step_of_a_pair_comes_first(void **state)
     (void)state;
     for (int i = 0; i < 2 && kernels_by_name(names[i]); i++) {
         float c = 1;
-        struct chain p = {.c = &c,
-                          .ldc = 1,
-                          .a = a,
-                          .a_row = 3,
-                          .a_step = 1,
-                          .b = b,
-                          .ldb = 1,
-                          .m = 1,
-                          .n = 1,
-                          .steps = 3};
+        struct chain p = one_element(&c, a, b, 3);
 
         kernels_back_of(kernels_by_name(names[i]))->chain_pairs(&p, scratch);
         assert_true(c == 0x1p24f); /* (1 + 2^24) + 1 + 1, each rounded to even */
@@ -204,16 +201,7 @@ static void a_chain_goes_on_from_what_is_there(void **state)
     FOR_EACH_BACK(t)
     {
         float whole = 1000, cut = 1000;
-        struct chain c = {.c = &whole,
-                          .ldc = 1,
-                          .a = a,
-                          .a_row = 2,
-                          .a_step = 1,
-                          .b = b,
-                          .ldb = 1,
-                          .m = 1,
-                          .n = 1,
-                          .steps = 2};
+        struct chain c = one_element(&whole, a, b, 2);
 
         t->chain(&c, scratch);
         assert_true(whole == 1026);
