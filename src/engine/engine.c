@@ -99,7 +99,9 @@ static void *engine_main(void *arg)
         int64_t start = clock_mono_ns();
         bool stepped = batch_step(en->batch);
 
-        if (!train_turn(en, stepped, clock_mono_ns() - start) && !stepped)
+        bool worked = train_turn(en, stepped, clock_mono_ns() - start) || stepped;
+
+        if (!runners_touch_ahead(en, en->batch->n_active) && !worked)
             sleep_until(en, earlier(deadline, queue_deadline(en)));
     }
     run_calls(en);

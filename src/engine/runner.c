@@ -25,6 +25,8 @@ enum {
     CHUNK_MIN = 8,
     CHUNK_BUSY_MAX = 128,
     CHUNK_ALONE_MIN = 64,
+    AHEAD_IDLE_BLOCKS = 16,
+    AHEAD_IDLE_BYTES = 48 << 20,
 };
 
 static int clamp_rows(double rows, int least, int most)
@@ -171,6 +173,23 @@ size_t runner_kv_promised(const struct runner *r)
     int64_t free_blocks = kv_cache_free_positions(r->kv) / KV_BLOCK;
 
     return (size_t)(kv_cache_blocks(r->kv) - free_blocks) * kv_cache_block_bytes(r->kv);
+}
+
+static int blocks_ahead(const struct runner *r, int n_active)
+{
+    size_t fit = AHEAD_IDLE_BYTES / kv_cache_block_bytes(r->kv);
+
+    if (n_active > 0)
+        return n_active + 1;
+    return fit < AHEAD_IDLE_BLOCKS ? (int)fit : AHEAD_IDLE_BLOCKS;
+}
+
+bool runners_touch_ahead(struct engine *en, int n_active)
+{
+    for (struct runner *r = en->runners; r; r = r->next)
+        if (kv_cache_touch_ahead(r->kv, blocks_ahead(r, n_active)))
+            return true;
+    return false;
 }
 
 void runners_drop_prefixes(struct engine *en)

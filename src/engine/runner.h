@@ -77,6 +77,10 @@ static inline void *runner_sample_scratch(const struct runner *r, int worker)
 /* Bytes of KV memory that sequences hold or have been promised. */
 size_t runner_kv_promised(const struct runner *r);
 
+/* Touches some KV memory, so that no step has to: as much as each of n_active sequences takes next,
+ * with none a little more. False: there is nothing to do. */
+bool runners_touch_ahead(struct engine *en, int n_active);
+
 /* Forgets what sequences have left behind: the weights are about to change. */
 void runners_drop_prefixes(struct engine *en);
 

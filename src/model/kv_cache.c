@@ -3,7 +3,6 @@
  * the blocks held. */
 #include "model/kv_cache.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +11,7 @@
 #include "kernels/kernels.h"
 #include "model/config.h"
 
-enum { BLOCKS_MAX = 1 << 24 };
+enum { BLOCKS_MAX = 1 << 24, PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 struct kv_cache {
     int n_kv_heads, head_dim;
@@ -25,8 +24,9 @@ struct kv_cache {
     size_t block_floats;
     size_t layer_floats; /* from a layer's pages to the next one's; 0: all layers use the same */
     int n_blocks;
-    int n_fresh;   /* blocks [n_fresh, n_blocks) were never used: their memory is untouched */
-    int *free_ids; /* stack of used and returned blocks */
+    int n_fresh;    /* blocks [n_fresh, n_blocks) were never used */
+    size_t touched; /* bytes from base that kv_cache_touch_ahead has touched */
+    int *free_ids;  /* stack of used and returned blocks */
     int n_free;
     int *refs;    /* sequences that hold each block */
     int promised; /* sum of open promises */
@@ -152,6 +152,27 @@ int64_t kv_cache_max_positions(const struct kv_cache *kv)
     int64_t fit = (int64_t)kv->n_blocks * KV_BLOCK;
 
     return fit < kv->max_positions ? fit : kv->max_positions;
+}
+
+bool kv_cache_touch_ahead(struct kv_cache *kv, int ahead)
+{
+    size_t used = (size_t)kv->n_fresh * kv_cache_block_bytes(kv);
+    size_t fresh = ahead > kv->n_free ? (size_t)(ahead - kv->n_free) : 0;
+    size_t least = used + fresh * kv_cache_block_bytes(kv);
+    size_t from = kv->touched > used ? kv->touched : used;
+    size_t end = least < kv->map_bytes ? least : kv->map_bytes;
+    volatile char *bytes = (volatile char *)kv->base;
+
+    if (from >= end)
+        return false;
+    size_t piece = HUGE_PAGE - ((uintptr_t)kv->base + from) % HUGE_PAGE;
+
+    if (end - from > piece)
+        end = from + piece;
+    for (size_t at = from; at < end; at += PAGE - ((uintptr_t)kv->base + at) % PAGE)
+        bytes[at] = 0;
+    kv->touched = end;
+    return true;
 }
 
 /* The caller has checked that a block is free. */

@@ -2,9 +2,9 @@
  *
  * A block holds, for every attention layer and KV head, one K page [head_dim][64] (transposed: keys
  * lie in vector lanes) and one V page [64][head_dim], float32. Memory for the whole budget is
- * reserved as addresses only; a block's pages are touched when it is first used and kept for reuse.
- * A sequence is a table of blocks plus, for LFM2, the convolution states [conv layers][K-1][H]
- * (float32).
+ * reserved as addresses only; a block's pages are touched before or when it is first used and kept
+ * for reuse. A sequence is a table of blocks plus, for LFM2, the convolution states [conv
+ * layers][K-1][H] (float32).
  *
  * Admission: kv_seq_reserve promises blocks to a sequence, so that later steps cannot fail for
  * memory. Full blocks are immutable and counted: kv_seq_fork shares them and copies the partial
@@ -16,6 +16,7 @@
 #ifndef MODEL_KV_CACHE_H
 #define MODEL_KV_CACHE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +46,12 @@ int kv_cache_blocks_used(const struct kv_cache *kv); /* held by sequences */
 int64_t kv_cache_free_positions(const struct kv_cache *kv);
 /* Positions of one sequence that the empty cache could hold. */
 int64_t kv_cache_max_positions(const struct kv_cache *kv);
+
+/* Memory that is touched for the first time may cost a virtual machine 2 ms a megabyte, and
+ * sequences that began together need their next blocks in one step. Touches a piece (2 MiB at most)
+ * of the blocks that `ahead` takings of one block would come to use for the first time. False: all
+ * of them were touched before. Between steps. */
+bool kv_cache_touch_ahead(struct kv_cache *kv, int ahead);
 
 struct kv_seq *kv_seq_new(struct kv_cache *kv, struct err *e);
 void kv_seq_free(struct kv_seq *s);        /* NULL is allowed; gives back blocks and promises */

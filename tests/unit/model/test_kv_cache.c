@@ -1,5 +1,7 @@
 #include "fixture.h"
 
+#include <sys/mman.h>
+
 enum { HEAD_DIM = 8, BLOCK_BYTES = 2 * 2 * 2 * HEAD_DIM * KV_BLOCK * 4 };
 
 /* Two attention layers, two KV heads; optionally two convolution layers. */
@@ -243,6 +245,48 @@ static void memory_is_touched_only_when_used(void **state)
     kv_cache_free(kv);
 }
 
+static bool is_in_memory(const struct kv_seq *s, int block)
+{
+    const char *from = (const char *)kv_seq_k_page(s, block, 0, 0);
+    unsigned char pages[BLOCK_BYTES / 4096];
+
+    assert_int_equal(mincore((void *)from, BLOCK_BYTES, pages), 0);
+    for (size_t i = 0; i < sizeof pages; i++)
+        if (!(pages[i] & 1))
+            return false;
+    return true;
+}
+
+static void touch_all_ahead(struct kv_cache *kv, int ahead)
+{
+    for (int pieces = 0; kv_cache_touch_ahead(kv, ahead); pieces++)
+        assert_true(pieces < 100);
+}
+
+static void blocks_that_are_taken_next_are_touched_before(void **state)
+{
+    struct kv_cache *kv = cache(false, 8);
+    struct kv_seq *s = sequence(kv);
+
+    (void)state;
+    grow(s, KV_BLOCK);
+    kv_seq_k_page(s, 0, 0, 0)[0] = 3;
+    assert_true(kv_cache_touch_ahead(kv, 2));
+    touch_all_ahead(kv, 2);
+    grow(s, 3 * KV_BLOCK);
+    assert_true(is_in_memory(s, 1) && is_in_memory(s, 2));
+    assert_false(is_in_memory(s, 3));
+    assert_true(kv_seq_k_page(s, 0, 0, 0)[0] == 3);
+    kv_seq_free(s);
+    assert_false(kv_cache_touch_ahead(kv, 4)); /* four that were used are free again */
+    touch_all_ahead(kv, 1000);
+    s = sequence(kv);
+    grow(s, 8 * KV_BLOCK);
+    assert_true(is_in_memory(s, 7));
+    kv_seq_free(s);
+    kv_cache_free(kv);
+}
+
 static void layers_that_share_their_pages_take_the_memory_of_one(void **state)
 {
     struct model_config c = shape(false);
@@ -280,6 +324,7 @@ int main(void)
         cmocka_unit_test(a_budget_below_one_block_is_refused),
         cmocka_unit_test(layers_that_share_their_pages_take_the_memory_of_one),
         cmocka_unit_test(memory_is_touched_only_when_used),
+        cmocka_unit_test(blocks_that_are_taken_next_are_touched_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
