@@ -88,7 +88,7 @@ static void linear_item(void *arg, int item, int worker)
     int n1 = n0 + c->step < c->w.n ? n0 + c->step : c->w.n;
 
     c->b->kern->linear(c->b->y, c->w.n, c->b->x, c->w.k, c->px, c->m, &c->w, n0, n1, NULL, false,
-                       c->b->scratch + (size_t)worker * LINEAR_SCRATCH);
+                       c->b->scratch + (size_t)worker * LINEAR_SCRATCH, NULL);
 }
 
 /* One pass over enough different matrices to take about a millisecond; returns nanoseconds per

@@ -34,7 +34,9 @@ struct bell {
 };
 
 struct worker {
-    struct bell start; /* counts the loops this worker has been called to */
+    struct bell start;                     /* counts the loops this worker has been called to */
+    _Alignas(CACHE_LINE) _Atomic int next; /* item of this worker's part of the loop */
+    int end;
     struct pool *pool;
     pthread_t thread;
     int index; /* in [1, n) */
@@ -54,11 +56,10 @@ enum core {
 /* Words that different threads write lie on lines of their own, whatever that pads.
  * NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct pool {
-    struct bell left; /* workers still inside the loop; worker 0 waits for 0 */
-    _Alignas(CACHE_LINE) _Atomic int next;
+    struct bell left;                 /* workers still inside the loop; worker 0 waits for 0 */
     _Alignas(CACHE_LINE) pool_fn *fn; /* the loop, written before the bells ring */
     void *arg;
-    int n_items;
+    int n_parts; /* of the items, those of workers[0 .. n_parts) */
     _Atomic bool stop;
     int64_t recall_at;                          /* of pool_run's thread; 0: never */
     _Alignas(CACHE_LINE) _Atomic uint32_t core; /* enum core; who rests sleeps on it */
@@ -66,7 +67,7 @@ struct pool {
     int n;
     int n_started; /* threads that exist: workers[1 .. n_started] */
     int cpu0;
-    struct worker *workers; /* [n]; of [0] only `yielded` is used */
+    struct worker *workers; /* [n]; [0] has no thread of its own */
 
     pthread_mutex_t lock; /* guards what follows; held for an instant only */
     pthread_cond_t idle;
@@ -146,14 +147,15 @@ static void bell_wait(struct bell *b, uint32_t seen, const struct pool *lender)
     atomic_store(&b->asleep, 0);
 }
 
+/* Its own part first, then what is left of the others'. */
 static void work(struct pool *p, int worker)
 {
-    for (;;) {
-        int item = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+    for (int i = 0; i < p->n_parts; i++) {
+        struct worker *w = &p->workers[(worker + i) % p->n_parts];
+        int item;
 
-        if (item >= p->n_items)
-            return;
-        p->fn(p->arg, item, worker);
+        while ((item = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed)) < w->end)
+            p->fn(p->arg, item, worker);
     }
 }
 
@@ -319,7 +321,12 @@ static void wait_for_workers(struct pool *p)
         bell_wait(&p->left, left, NULL);
 }
 
-void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items)
+int pool_part(int worker, int n_workers, int n_items)
+{
+    return (int)((int64_t)n_items * worker / n_workers);
+}
+
+static void run(struct pool *p, pool_fn *fn, void *arg, int n_items, bool near)
 {
     int members;
 
@@ -328,8 +335,12 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items)
     members = begin_loop(p, n_items);
     p->fn = fn;
     p->arg = arg;
-    p->n_items = n_items;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    p->n_parts = near ? members : 1;
+    for (int i = 0; i < p->n_parts; i++) {
+        atomic_store_explicit(&p->workers[i].next, pool_part(i, p->n_parts, n_items),
+                              memory_order_relaxed);
+        p->workers[i].end = pool_part(i + 1, p->n_parts, n_items);
+    }
     atomic_store(&p->left.word, (uint32_t)(members - 1));
     for (int i = 1; i < members; i++) {
         atomic_fetch_add(&p->workers[i].start.word, 1);
@@ -339,6 +350,16 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items)
     wait_for_workers(p);
     if (members == p->n)
         end_loop(p);
+}
+
+void pool_run(struct pool *p, pool_fn *fn, void *arg, int n_items)
+{
+    run(p, fn, arg, n_items, false);
+}
+
+void pool_run_near(struct pool *p, pool_fn *fn, void *arg, int n_items)
+{
+    run(p, fn, arg, n_items, true);
 }
 
 bool pool_borrow(struct pool *p)

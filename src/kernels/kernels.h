@@ -43,6 +43,20 @@ struct kern_matrix {
     int n, k;
 };
 
+/* Memory that the calling thread reads soon: ranges [next, n). linear() asks the caches for some of
+ * it while it multiplies, and moves on. */
+struct kern_range {
+    const void *from;
+    size_t bytes;
+};
+
+struct kern_ahead {
+    const struct kern_range *ranges;
+    int next, n;
+    size_t offset;        /* added to where each range begins */
+    const char *at, *end; /* what is left of the last one taken */
+};
+
 struct kernels {
     const char *name;     /* "ref", "avx2", "avx512", "bf16", "bf16-ref" */
     const char *numerics; /* "exact-1" or "bf16-1" */
@@ -57,10 +71,10 @@ struct kernels {
      * range of rows of W, at y column j. x [m,k] with row stride ldx floats; px as prepared, or
      * NULL to run the exact kernel. bias is in w's dtype or NULL. accumulate: y += the product
      * instead of = (one addition after the dot, for the residual stream). scratch: LINEAR_SCRATCH
-     * bytes, 64-aligned, own to the calling thread. */
+     * bytes, 64-aligned, own to the calling thread, as is ahead (NULL is allowed). */
     void (*linear)(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                    const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
-                   void *scratch);
+                   void *scratch, struct kern_ahead *ahead);
 
     /* y[t] = x[t] * (1/sqrt(mean(x[t]^2) + eps)) * w; x, y [T,C] with strides; y may be x. w: [C]
      * in dtype. (arXiv:1910.07467) */

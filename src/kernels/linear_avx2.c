@@ -463,7 +463,7 @@ static void linear_panel(const struct linear_job *b, int n0, float *scratch)
 
 void linear_avx2(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                  const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
-                 void *scratch)
+                 void *scratch, struct kern_ahead *ahead)
 {
     struct linear_job b = {.y = y,
                            .x = x,
@@ -476,6 +476,7 @@ void linear_avx2(float *y, int ldy, const float *x, int ldx, const void *px, int
                            .accumulate = accumulate};
 
     (void)px;
+    (void)ahead;
     if (m == 1)
         direct_one(&b, n0);
     else if (m <= DIRECT_ROWS)

@@ -80,7 +80,7 @@ INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][4], const char 
 
 void linear_avx512(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                    const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
-                   void *scratch)
+                   void *scratch, struct kern_ahead *ahead)
 {
     struct linear_job b = {.y = y,
                            .x = x,
@@ -88,6 +88,7 @@ void linear_avx512(float *y, int ldy, const float *x, int ldx, const void *px, i
                            .bias = bias,
                            .ldy = ldy,
                            .ldx = ldx,
+                           .later = ahead,
                            .m = m,
                            .n1 = n1,
                            .accumulate = accumulate};

@@ -77,19 +77,20 @@ void linear_x_bf16(void *px, const float *x, int ldx, int m0, int m1, int k)
 
 void linear_bf16(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                  const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
-                 void *scratch)
+                 void *scratch, struct kern_ahead *ahead)
 {
     struct linear_job b = {.y = y,
                            .px = px,
                            .w = w,
                            .bias = bias,
                            .ldy = ldy,
+                           .later = ahead,
                            .m = m,
                            .n1 = n1,
                            .accumulate = accumulate};
 
     if (!px || w->dtype != KERN_BF16)
-        linear_avx512(y, ldy, x, ldx, px, m, w, n0, n1, bias, accumulate, scratch);
+        linear_avx512(y, ldy, x, ldx, px, m, w, n0, n1, bias, accumulate, scratch, ahead);
     else
         linear_any(&b, n0);
 }

@@ -46,10 +46,10 @@ static float dot(const uint16_t *x, const uint16_t *w, int k)
 
 void linear_bf16_ref(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                      const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
-                     void *scratch)
+                     void *scratch, struct kern_ahead *ahead)
 {
     if (!px || w->dtype != KERN_BF16) {
-        linear_ref(y, ldy, x, ldx, px, m, w, n0, n1, bias, accumulate, scratch);
+        linear_ref(y, ldy, x, ldx, px, m, w, n0, n1, bias, accumulate, scratch, ahead);
         return;
     }
     for (int r = 0; r < m; r++, y += ldy) {

@@ -4,12 +4,15 @@
 
 #include "kernels/kernels.h"
 
+enum { LINE = 64 }; /* bytes of a cache line */
+
 struct linear_job {
     float *y;
     const float *x;
     const void *px; /* rows as linear_x_prepare wrote them, or NULL */
     const struct kern_matrix *w;
     const void *bias;
+    struct kern_ahead *later;
     ptrdiff_t ldy, ldx;
     int m, n1;
     bool accumulate;
@@ -73,10 +76,28 @@ static inline struct k_block k_block_next(const struct k_block *kb, int k, int b
     return kb->last ? none : k_block_at(kb->k0 + kb->k, k, block);
 }
 
+/* ---- what somebody reads after this product ---- */
+
+/* The next lines, `most` at most; *n of them follow where the result points. */
+static inline const char *later_lines(struct kern_ahead *a, int most, int *n)
+{
+    const char *at = a->at;
+    ptrdiff_t left = (a->end - at + LINE - 1) / LINE;
+
+    *n = left < most ? (int)left : most;
+    a->at = left <= most ? a->end : at + (ptrdiff_t)most * LINE;
+    if (a->at == a->end && a->next < a->n) {
+        const struct kern_range *r = &a->ranges[a->next];
+
+        a->next++;
+        a->at = (const char *)r->from + a->offset;
+        a->end = a->at + r->bytes;
+    }
+    return at;
+}
+
 /* ---- the weights of the next panel, prefetched line by line while the tiles of this one run ----
  */
-
-enum { LINE = 64 }; /* bytes of a cache line */
 
 struct ahead {
     const char *row; /* the row being fetched */

@@ -20,10 +20,11 @@ static float dot(const float *x, const struct kern_matrix *w, int row)
 
 void linear_ref(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                 const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
-                void *scratch)
+                void *scratch, struct kern_ahead *ahead)
 {
     (void)px;
     (void)scratch;
+    (void)ahead;
     for (int r = 0; r < m; r++, x += ldx, y += ldy)
         for (int j = n0; j < n1; j++) {
             float v = dot(x, w, j);

@@ -115,7 +115,8 @@ INLINE void prefetch_lines(const char *const w[TILE_OUT], size_t at)
         _mm_prefetch(w[i] + at, _MM_HINT_T1);
 }
 
-/* `ahead` bytes from here lie the rows of a later tile; 0: nothing to prefetch. */
+/* `ahead` bytes from here lie the rows of a later tile; 0: they were asked for, and lines that
+ * others read later have their turn. */
 INLINE void run_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row,
                      struct outputs o, size_t ahead)
 {
@@ -126,14 +127,19 @@ INLINE void run_tile(const struct linear_job *b, int R, enum kern_dtype dtype, i
     int left = b->w->k;
     const char *w[TILE_OUT];
     __m512 acc[TILE_ROWS][TILE_OUT];
-    int k = 0;
+    const char *later = NULL;
+    int k = 0, n_later = 0;
 
     for (int i = 0; i < TILE_OUT; i++)
         w[i] = weight_row(b, o.j + i * o.stride, size);
     clear_tile(R, acc);
+    if (!ahead && b->later)
+        later = later_lines(b->later, left / line, &n_later);
     for (; left >= line; left -= line) {
         if (ahead)
             prefetch_lines(w, (size_t)k * size + ahead);
+        else if (n_later-- > 0)
+            _mm_prefetch(later + (ptrdiff_t)n_later * LINE, _MM_HINT_T1);
         for (int end = k + line; k < end; k += TILE_STEP)
             tile_step(R, dtype, acc, x, ldx, w, k, TILE_STEP);
     }

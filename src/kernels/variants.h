@@ -15,7 +15,7 @@ extern const struct kernels kernels_bf16;
 
 typedef void linear_fn(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                        const struct kern_matrix *w, int n0, int n1, const void *bias,
-                       bool accumulate, void *scratch);
+                       bool accumulate, void *scratch, struct kern_ahead *ahead);
 typedef void attention_fn(float *out, int ldo, const float *q, int ldq, int rows, int pos0,
                           int group, int head_dim, const float *const *k_pages,
                           const float *const *v_pages, float scale, void *scratch);

@@ -435,6 +435,8 @@ int forward_run(struct forward *f, const struct model *m, const struct forward_b
         s.short_spans &= runs[i].n <= NARROW_ATTEND_ROWS;
     if (take_memory(f, runs, b->n_spans, e) < 0)
         return -1;
+    if (s.narrow)
+        step_list_pages(&s);
     run_step(&s, b, out);
     for (int i = 0; i < b->n_spans; i++)
         kv_seq_advance(b->spans[i].seq, b->spans[i].n);

@@ -184,7 +184,7 @@ static void run_item(void *arg, int item, int worker)
 
     f->k->linear(t->l->ax + (size_t)run->row * ADAPTER_RANK_MAX, ADAPTER_RANK_MAX,
                  t->hidden + (size_t)run->row * (size_t)H, H, NULL, run->n, &run->lora->a, 0,
-                 run->lora->a.n, NULL, false, f->worker[worker].linear);
+                 run->lora->a.n, NULL, false, f->worker[worker].linear, NULL);
 }
 
 /* y += s (B (A x)) for vocabulary entries [first, first + n). */
@@ -200,7 +200,7 @@ static void add_heads(const struct tile *t, float *y, int first, int n, int work
         b.w = (const float *)b.w + (size_t)first * (size_t)b.k;
         b.n = n;
         f->k->linear(by, BLOCK, t->l->ax + (size_t)run->row * ADAPTER_RANK_MAX, ADAPTER_RANK_MAX,
-                     NULL, run->n, &b, 0, n, NULL, false, f->worker[worker].linear);
+                     NULL, run->n, &b, 0, n, NULL, false, f->worker[worker].linear, NULL);
         for (int r = 0; r < run->n; r++) {
             float *to = y + (size_t)(run->row + r) * BLOCK;
 
@@ -231,7 +231,7 @@ static void block_item(void *arg, int item, int worker)
     w.w = (const char *)w.w + (size_t)first * row_bytes;
     w.n = n;
     f->k->linear(y, BLOCK, t->hidden, w.k, t->px, t->n, &w, 0, n, NULL, false,
-                 f->worker[worker].linear);
+                 f->worker[worker].linear, NULL);
     add_heads(t, y, first, n, worker);
     for (int r = 0; r < t->n; r++) {
         size_t cell = (size_t)r * (size_t)l->n_blocks + (size_t)item;

@@ -29,6 +29,7 @@ enum {
     NARROW_ROWS = 32,
     ATTEND_ROWS = 32,       /* query rows of one attention item, */
     NARROW_ATTEND_ROWS = 8, /* and in a narrow step, where one prompt must feed every worker */
+    PAGES_AHEAD = 2048,
 };
 
 /* What one worker may write. */
@@ -38,6 +39,9 @@ struct worker_scratch {
     void *px;                        /* the same rows prepared for linear() */
     void *linear;                    /* LINEAR_SCRATCH */
     float *lora_x, *lora_a, *lora_b; /* [NARROW_ROWS, .]: normed rows, A x, B (A x) */
+    struct kern_ahead ahead;         /* keys and values of the layer that attends next */
+    uint64_t ahead_of;               /* that layer, of that step */
+    int first_page, end_page;        /* of f->pages: those of this worker's part of attention */
     void *attention;
     const float **k_pages, **v_pages; /* of one sequence and head */
 };
@@ -49,8 +53,10 @@ struct forward {
     struct rope_table rope;
     int n_workers;
     struct worker_scratch *worker;
-    uint64_t phase;    /* counts linear phases */
-    size_t tile_bytes; /* of activations that stay in one core's cache */
+    uint64_t phase; /* counts linear phases */
+    uint64_t steps;
+    struct kern_range *pages; /* [PAGES_AHEAD]: what the step will attend to, in its first layer */
+    size_t tile_bytes;        /* of activations that stay in one core's cache */
     forward_tap_fn *tap;
     void *tap_arg;
     /* [FORWARD_ROWS_MAX, .] float32 */
@@ -76,6 +82,7 @@ struct step {
     int n_spans;
     const int *select;
     int n_select;
+    int n_pages; /* of f->pages */
 };
 
 /* ---- step_linear.c: y = norm(x) W^T for up to three matrices that read the same rows ---- */
@@ -105,6 +112,13 @@ void step_linear(const struct step *s, const struct linear_phase *p);
 
 /* ---- step_adapter.c: the same, with the adapters of the rows ---- */
 void step_project(const struct step *s, const struct linear_phase *p);
+
+/* ---- step_ahead.c: keys and values, asked for while a narrow step multiplies ---- */
+/* Lists what the step attends to. */
+void step_list_pages(struct step *s);
+/* What this worker may ask for in a phase of this layer, before or after it attends; or NULL. */
+struct kern_ahead *step_ahead(const struct step *s, struct worker_scratch *w, const struct layer *l,
+                              bool before);
 
 /* ---- step_mix.c: attention and short convolution ---- */
 /* Norms, rotates and stores the keys and values of all rows (f->kv). */

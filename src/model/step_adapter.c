@@ -49,8 +49,9 @@ static void update_item(void *arg, int item, int worker)
         x = w->lora_x;
         ldx = p->k;
     }
-    f->k->linear(w->lora_a, r, x, ldx, NULL, b->n, &b->lora->a, 0, r, NULL, false, w->linear);
-    f->k->linear(w->lora_b, n, w->lora_a, r, NULL, b->n, &b->lora->b, 0, n, NULL, false, w->linear);
+    f->k->linear(w->lora_a, r, x, ldx, NULL, b->n, &b->lora->a, 0, r, NULL, false, w->linear, NULL);
+    f->k->linear(w->lora_b, n, w->lora_a, r, NULL, b->n, &b->lora->b, 0, n, NULL, false, w->linear,
+                 NULL);
     for (int i = 0; i < b->n; i++) {
         float *y = b->out->y + (size_t)(b->row + i) * (size_t)b->out->ldy;
         const float *by = w->lora_b + (size_t)i * (size_t)n;

@@ -175,10 +175,13 @@ static struct operand narrow_operand(const struct plan *pl, struct worker_scratc
 /* ---- items ---- */
 
 static void multiply(const struct plan *pl, const struct linear_out *out, const struct operand *o,
-                     int row, int rows, int n0, int n1, void *scratch)
+                     int row, int rows, int n0, int n1, struct worker_scratch *w)
 {
+    const struct linear_phase *p = pl->p;
+    struct kern_ahead *ahead = step_ahead(pl->s, w, p->layer, p->norm == p->layer->norm_in);
+
     pl->s->f->k->linear(out->y + (size_t)row * (size_t)out->ldy, out->ldy, o->x, o->ldx, o->px,
-                        rows, out->w, n0, n1, out->bias, pl->p->accumulate, scratch);
+                        rows, out->w, n0, n1, out->bias, p->accumulate, w->linear, ahead);
 }
 
 static void gate_rows(const struct plan *pl, int row, int rows, int n0, int n1)
@@ -203,7 +206,7 @@ static void linear_range(const struct plan *pl, int which, const struct operand 
 
         if (pl->s->narrow)
             claim_rows(out->y + n0, out->ldy, rows, n1 - n0);
-        multiply(pl, out, o, row, rows, n0, n1, w->linear);
+        multiply(pl, out, o, row, rows, n0, n1, w);
     }
     if (p->swiglu)
         gate_rows(pl, row, rows, n0, n1);

@@ -75,7 +75,7 @@ static void run_heads(struct mix *mix, pool_fn *fn)
     mix->tile_rows = mix->s->narrow ? NARROW_ATTEND_ROWS : ATTEND_ROWS;
     mix->n_tiles = (longest(mix->runs, mix->n_runs) + mix->tile_rows - 1) / mix->tile_rows;
     mix->per_run = mix->n_tiles * mix->s->f->config.n_kv_heads;
-    pool_run(mix->s->f->pool, fn, mix, mix->per_run * mix->n_runs);
+    pool_run_near(mix->s->f->pool, fn, mix, mix->per_run * mix->n_runs);
 }
 
 void step_store_kv(const struct step *s, const struct layer *l)

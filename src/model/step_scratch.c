@@ -35,6 +35,7 @@ static void cut_rows_of_step(struct forward *f, struct cutter *c)
     f->gate = cutter_rows(c, 1, n, g->ff);
     f->up = cutter_rows(c, 1, n, g->ff);
     f->px = cutter_take(c, 1, f->k->linear_x_bytes(n, widest_input(g)));
+    f->pages = cutter_take(c, PAGES_AHEAD, sizeof *f->pages);
 }
 
 static void cut_worker(struct forward *f, struct worker_scratch *w, struct cutter *c)

@@ -47,7 +47,7 @@ static void norm_item(void *arg, int item, int worker)
     float *scaled = u + (size_t)p->plan.rows * (size_t)p->plan.rank;
 
     p->k->linear(u, p->plan.rank, h, H, NULL, n, &l->a, 0, l->a.n, NULL, false,
-                 p->worker[worker].linear);
+                 p->worker[worker].linear, NULL);
     memcpy(scaled, u, (size_t)n * (size_t)p->plan.rank * sizeof *u);
     p->kb->scale(scaled, (size_t)n * (size_t)p->plan.rank, l->scale);
 }
@@ -110,7 +110,7 @@ static void add_lora(const struct pass *p, float *y, int row, int rows, int firs
     b.w = (const float *)b.w + (size_t)first * (size_t)b.k;
     b.n = n;
     p->k->linear(by, n, p->a.lora_u + (size_t)row * (size_t)p->plan.rank, p->plan.rank, NULL, rows,
-                 &b, 0, n, NULL, false, p->worker[worker].linear);
+                 &b, 0, n, NULL, false, p->worker[worker].linear, NULL);
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < n; j++)
             y[r * HEAD_BLOCK + j] = y[r * HEAD_BLOCK + j] + l->scale * by[r * n + j];
@@ -142,7 +142,7 @@ static void logits_item(void *arg, int item, int worker)
 
     p->k->linear(y, HEAD_BLOCK, p->a.h + (size_t)(p->back.tile + at) * (size_t)w.k, w.k,
                  px_row ? (char *)p->head_px + (size_t)at * px_row : NULL, rows, &w, 0, n, NULL,
-                 false, p->worker[worker].linear);
+                 false, p->worker[worker].linear, NULL);
     if (head_lora(p))
         add_lora(p, y, p->back.tile + at, rows, p->back.block + col, n, worker);
     differentiate(p, y, p->back.tile + at, rows, p->back.block + col, n);

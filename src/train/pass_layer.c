@@ -127,7 +127,7 @@ static void lora_item(void *arg, int item, int worker)
         if (!l)
             continue;
         p->k->linear(u, rank, lr->m->x + (size_t)from * (size_t)lr->m->k, lr->m->k, NULL, n, &l->a,
-                     0, l->a.n, NULL, false, p->worker[worker].linear);
+                     0, l->a.n, NULL, false, p->worker[worker].linear, NULL);
         p->kb->scale(u, (size_t)n * (size_t)rank, l->scale);
     }
 }

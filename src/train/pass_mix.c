@@ -207,7 +207,7 @@ static void finish_stats(const struct attention *a, int t0, int rows, int g)
 
         st[1] = 1.0f / st[1];
         p->k->linear(&st[2], 1, p->a.d_mixed + q_at(a, t0 + i, g), a->hd, NULL, 1, &out, 0, 1, NULL,
-                     false, a->w->linear);
+                     false, a->w->linear, NULL);
     }
 }
 

@@ -50,8 +50,9 @@ static void check_every_item_once(struct pool *p, int n_items)
     assert_non_null(t);
     t->workers = pool_workers(p);
     pool_run(p, count_item, t, n_items);
+    pool_run_near(p, count_item, t, n_items);
     for (int i = 0; i < MANY; i++)
-        assert_int_equal(t->calls[i], i < n_items);
+        assert_int_equal(t->calls[i], i < n_items ? 2 : 0);
     assert_int_equal(t->wrong_worker, 0);
     free(t);
 }
@@ -69,6 +70,38 @@ static void every_item_runs_once_at_any_number_of_workers(void **state)
             check_every_item_once(p, sizes[i]);
         pool_free(p);
     }
+}
+
+struct first {
+    _Atomic int item[5]; /* that each worker ran first, plus 1 */
+    _Atomic int arrived;
+};
+
+/* Nobody ends its first item before everybody has one. */
+static void note_first(void *arg, int item, int worker)
+{
+    struct first *f = arg;
+
+    if (f->item[worker])
+        return;
+    f->item[worker] = item + 1;
+    atomic_fetch_add(&f->arrived, 1);
+    while (atomic_load(&f->arrived) < 5)
+        sched_yield();
+}
+
+static void near_loops_begin_with_a_part_of_their_own(void **state)
+{
+    struct pool *p = new_pool(5);
+    struct first f = {.arrived = 0};
+
+    (void)state;
+    assert_int_equal(pool_part(0, 5, 23), 0);
+    assert_int_equal(pool_part(5, 5, 23), 23);
+    pool_run_near(p, note_first, &f, 23);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(f.item[i], pool_part(i, 5, 23) + 1);
+    pool_free(p);
 }
 
 static void thousands_of_short_loops_all_finish(void **state)
@@ -356,6 +389,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_runs_once_at_any_number_of_workers),
+        cmocka_unit_test(near_loops_begin_with_a_part_of_their_own),
         cmocka_unit_test(thousands_of_short_loops_all_finish),
         cmocka_unit_test(a_loop_after_the_workers_fell_asleep_runs),
         cmocka_unit_test(what_a_worker_wrote_is_seen_after_the_loop),

@@ -47,7 +47,7 @@ static void run_part(const struct kernels *t, struct problem *p, float *y, int m
     if (px)
         t->linear_x_prepare(px, x, p->ldx, 0, m1 - m0, p->w.k);
     t->linear(y + (ptrdiff_t)m0 * p->ldy, p->ldy, x, p->ldx, px, m1 - m0, &p->w, n0, n1,
-              plus ? p->bias : NULL, plus, p->scratch);
+              plus ? p->bias : NULL, plus, p->scratch, NULL);
     free(px);
 }
 
@@ -272,12 +272,55 @@ static void a_known_product_comes_out(void **state)
     {
         float y[2] = {1, 1};
 
-        t->linear(y, 2, x, 4, NULL, 1, &m, 0, 2, bias, true, scratch);
+        t->linear(y, 2, x, 4, NULL, 1, &m, 0, 2, bias, true, scratch, NULL);
         assert_true(y[0] == 111.0f && y[1] == 5.5f);
-        t->linear(y, 2, x, 4, NULL, 1, &m, 1, 2, NULL, false, scratch);
+        t->linear(y, 2, x, 4, NULL, 1, &m, 1, 2, NULL, false, scratch, NULL);
         assert_true(y[0] == 111.0f && y[1] == 5.5f);
     }
     free(scratch);
+}
+
+static bool lies_within(const char *at, const char *end, const struct kern_range *r, size_t offset)
+{
+    const char *from = (const char *)r->from + offset;
+
+    return at >= from && at <= end && end == from + r->bytes;
+}
+
+/* The tiles of AVX-512 ask for other memory on the way. */
+static void memory_asked_for_on_the_way_changes_nothing_and_ends(void **state)
+{
+    static const char memory[4096];
+    const struct kern_range ranges[] = {{memory, 100}, {memory + 640, 64}, {memory + 1280, 1000}};
+    struct problem p;
+
+    (void)state;
+    problem_init(&p, KERN_BF16, 13, 70, 200, 77);
+    FOR_EACH_VARIANT(t)
+    {
+        struct kern_ahead ahead = {.ranges = ranges, .next = 1, .n = 3, .offset = 128};
+        float *want = run(t, &p, false), *y = must_alloc((size_t)p.m * (size_t)p.ldy * sizeof *y);
+        size_t bytes = t->linear_x_bytes(p.m, p.w.k);
+        void *px = bytes ? must_alloc(bytes) : NULL;
+
+        if (px)
+            t->linear_x_prepare(px, p.x, p.ldx, 0, p.m, p.w.k);
+        memcpy(y, p.y0, (size_t)p.m * (size_t)p.ldy * sizeof *y);
+        for (int n = 0; n < p.w.n; n += 10) {
+            t->linear(y, p.ldy, p.x, p.ldx, px, p.m, &p.w, n, n + 10, NULL, false, p.scratch,
+                      &ahead);
+            if (ahead.next > 1)
+                assert_true(lies_within(ahead.at, ahead.end, &ranges[ahead.next - 1], 128));
+        }
+        assert_memory_equal(y, want, (size_t)p.m * (size_t)p.ldy * sizeof *y);
+        assert_true(ahead.next == 1 || (ahead.next == 3 && ahead.at == ahead.end));
+        if (strcmp(t->name, "avx512") == 0 || strcmp(t->name, "bf16") == 0)
+            assert_int_equal(ahead.next, 3);
+        free(px);
+        free(want);
+        free(y);
+    }
+    problem_release(&p);
 }
 
 int main(void)
@@ -292,6 +335,7 @@ int main(void)
         cmocka_unit_test(denormal_sums_go_the_same_way_everywhere),
         cmocka_unit_test(the_reference_agrees_with_a_sum_in_double),
         cmocka_unit_test(a_known_product_comes_out),
+        cmocka_unit_test(memory_asked_for_on_the_way_changes_nothing_and_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
