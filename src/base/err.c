@@ -5,9 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Messages hold text from files and requests: control bytes would break one-line logs. */
+#include "base/utf8.h"
+
+/* Messages hold text from files and requests, and are cut anywhere: control bytes would break
+ * one-line logs, and what is not UTF-8 no JSON can hold. */
 static void one_line(char *s)
 {
+    utf8_repair(s);
     for (; *s; s++)
         if ((unsigned char)*s < 0x20 || *s == 0x7f)
             *s = '?';

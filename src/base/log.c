@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/utf8.h"
 
 /* The only mutable state: set by log_setup before threads start, read-only afterwards. */
 static enum log_level least_level = LOG_INFO;
@@ -41,13 +42,14 @@ void log_ev(enum log_level level, const char *event, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    utf8_repair(text); /* names of any bytes, cut anywhere */
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < 0x20)
             *p = ' ';
     clock_iso8601(clock_wall_ms(), now);
     if (as_json) {
-        buf_printf(&b, "{\"ts\":\"%s\",\"level\":\"%s\",\"event\":\"%s\",\"text\":", now, names[level],
-                   event);
+        buf_printf(&b, "{\"ts\":\"%s\",\"level\":\"%s\",\"event\":\"%s\",\"text\":", now,
+                   names[level], event);
         json_write_str(&b, text, strlen(text));
         buf_add_char(&b, '}');
     } else {

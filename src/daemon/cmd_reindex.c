@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "daemon/config.h"
+#include "daemon/state_dir.h"
 #include "db/db.h"
 #include "service/weaver/reindex.h"
 #include "store/catalogue.h"
@@ -16,8 +17,9 @@
 /* What is opened, in this order. */
 struct parts {
     struct config config;
-    struct db *db;
     struct roots *roots;
+    int state_lock;
+    struct db *db;
     struct schema *schema;
 };
 
@@ -31,11 +33,9 @@ static int open_parts(struct parts *p, struct err *e)
     const struct settings *s = &p->config.settings;
     struct buf path = {0}, warnings = {0};
 
-    if (fs_make_dirs(s->state_dir, 0700, e) < 0)
-        return err_wrap(e, "STATE_DIR");
     p->roots = roots_open(s->checkpoint_dir, s->read_roots, &warnings, e);
     buf_release(&warnings);
-    if (!p->roots)
+    if (!p->roots || (p->state_lock = state_dir_open(s->state_dir, e)) < 0)
         return -1;
     buf_printf(&path, "%s/cairn.db", s->state_dir);
     p->db = db_open(buf_str(&path), e);
@@ -50,6 +50,7 @@ static void close_parts(struct parts *p)
 {
     schema_free(p->schema);
     db_close(p->db);
+    fs_close(p->state_lock);
     roots_close(p->roots);
     config_release(&p->config);
 }
@@ -136,7 +137,7 @@ int cmd_reindex(struct cli *cli, int argc, char **argv)
     int rc = cli_options(cli, &argc, argv, opts, 0, 0);
     struct report r = {.cli = cli};
     struct buf warnings = {0};
-    struct parts p = {0};
+    struct parts p = {.state_lock = -1};
     struct err e = {0};
 
     if (rc >= 0)

@@ -20,6 +20,7 @@
 #include "base/str.h"
 #include "base/version.h"
 #include "daemon/config.h"
+#include "daemon/state_dir.h"
 #include "db/db.h"
 #include "engine/engine.h"
 #include "http/server.h"
@@ -41,6 +42,7 @@ enum { STOP_GRACE_MS = 5000, SPARE_HANDLERS = 64 };
 struct daemon {
     struct config config;
     struct faults *faults;
+    int state_lock;
     struct db *db;
     struct roots *roots;
     struct schema *schema;
@@ -57,8 +59,9 @@ static int open_catalogue(struct daemon *d, struct err *e)
 {
     struct buf path = {0};
 
-    if (fs_make_dirs(d->config.settings.state_dir, 0700, e) < 0)
-        return err_wrap(e, "STATE_DIR");
+    d->state_lock = state_dir_open(d->config.settings.state_dir, e);
+    if (d->state_lock < 0)
+        return -1;
     buf_printf(&path, "%s/cairn.db", d->config.settings.state_dir);
     d->db = db_open(buf_str(&path), e);
     buf_release(&path);
@@ -192,6 +195,7 @@ static void take_down(struct daemon *d)
     schema_free(d->schema);
     roots_close(d->roots);
     db_close(d->db);
+    fs_close(d->state_lock);
     faults_free(d->faults);
     config_release(&d->config);
 }
@@ -303,7 +307,7 @@ static int apply_options(struct config *c, const struct serve_options *o, struct
 
 int serve(const struct serve_options *o, FILE *out, struct err *e)
 {
-    struct daemon d = {0};
+    struct daemon d = {.state_lock = -1};
     struct buf warnings = {0};
     sigset_t stop;
     int rc = config_read(&d.config, &warnings, e);

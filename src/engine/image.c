@@ -111,7 +111,8 @@ static struct image *image_new(struct image_bank *bank, enum image_memory memory
 /* ---- loading ---- */
 
 static struct image_files *files_read(const struct model_config *config, int dir_fd,
-                                      const char *path, bool with_code, struct err *e)
+                                      const char *path, bool with_code, const char **reason,
+                                      struct err *e)
 {
     struct image_files *f = calloc(1, sizeof *f);
     struct err none = {0};
@@ -125,17 +126,20 @@ static struct image_files *files_read(const struct model_config *config, int dir
     *f->config = *config;
     snprintf(f->dir, sizeof f->dir, "%s", path);
     f->companions = companions_read(dir_fd, with_code, e);
-    if (!f->companions)
+    if (!f->companions) {
+        *reason = "companions";
         goto fail;
+    }
     f->tokenizer = tokenizer_open(dir_fd, &none);
     if (!f->tokenizer && none.code != ERR_NOT_FOUND) {
         *e = none;
+        *reason = "tokenizer";
         goto fail;
     }
     f->chat = chat_source_open(dir_fd, e);
-    if (!f->chat)
-        goto fail;
-    return f;
+    if (f->chat)
+        return f;
+    *reason = "chat_template";
 
 fail:
     image_files_unref(f);
@@ -153,7 +157,7 @@ struct image_files *image_files_read(int dir_fd, const char *path, bool with_cod
         return NULL;
     }
     if (model_config_load(config, dir_fd, reason, e) == 0)
-        f = files_read(config, dir_fd, path, with_code, e);
+        f = files_read(config, dir_fd, path, with_code, reason, e);
     free(config);
     return f;
 }
@@ -193,7 +197,7 @@ struct image *image_load_opened(struct image_bank *bank, const struct model_dir 
         return NULL;
     opt = opt ? opt : &plain;
     im->files =
-        files_read(config, dir_fd, path, opt->with_code, e); /* cheap: refuses before memory */
+        files_read(config, dir_fd, path, opt->with_code, &opt->reason, e); /* before memory */
     if (!im->files)
         goto fail;
     im->weights = read_weights(bank, md, opt, &im->block, &im->block_bytes, e);

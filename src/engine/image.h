@@ -128,7 +128,8 @@ struct image *image_adopt(struct image_staging *st, struct image_files *files, c
                           struct err *e);
 
 /* The small files of a model directory without its weights: config, companions, tokenizer, chat
- * template. Owned (image_files_unref). ERR_FORMAT with *reason as model_config_load. */
+ * template. Owned (image_files_unref). ERR_FORMAT with *reason as model_config_load, or
+ * "companions", "tokenizer", "chat_template". */
 struct image_files *image_files_read(int dir_fd, const char *path, bool with_code,
                                      const char **reason, struct err *e);
 struct image_files *image_files_ref(struct image_files *f);

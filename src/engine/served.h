@@ -9,7 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVED_NAME_MAX = 1024, SERVED_ADAPTER_MAX = 129 };
+/* A base has 255 characters of 4 bytes at most; a name has that, a run of 255 bytes, a step of 16
+ * digits, and what stands between them. */
+enum { SERVED_BASE_MAX = 1024, SERVED_NAME_MAX = 4 * 255 + 255 + 24, SERVED_ADAPTER_MAX = 129 };
 
 struct served {
     atomic_int refs;
@@ -18,7 +20,7 @@ struct served {
     int64_t commits;                  /* commit-ends since the name was set */
     int64_t row_id;                   /* catalogue row of the resident */
     uint64_t load_counter;            /* grows with every load of any kind */
-    char base_model[SERVED_NAME_MAX]; /* lineage root */
+    char base_model[SERVED_BASE_MAX]; /* lineage root */
     char manifest_sha256[65];         /* "" for a catalogue model */
     char adapter[SERVED_ADAPTER_MAX]; /* applied beside the weights, "" when none */
     char weights_sha256[65];          /* of the named checkpoint, "" when none */

@@ -98,7 +98,7 @@ json_t *arena_answer(struct service *s, const struct image *im, const struct ser
     json_object_set_new(o, "heartbeat_interval_s", json_real(set->heartbeat_timeout_s / 3));
     json_object_set_new(o, "max_hold_s", json_real(set->quiesce_max_hold_s));
     json_object_set_new(o, "commit_watchdog_s", json_real(set->commit_watchdog_s));
-    json_object_set_new(o, "model_dir", json_string(im->files->dir));
+    json_object_set_new(o, "model_dir", json_text(im->files->dir));
     json_object_set_new(o, "arena", arena_object(s, im));
     json_object_set_new(o, "tensors", tensor_table(im));
     return o;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -58,6 +59,8 @@ static int check_attach_body(void *ctx, struct refusal *r)
     body_known_keys(&b, keys, 2);
     body_str(&b, "client", CLIENT_NAME_MAX, &a->client);
     body_int(&b, "pid", 1, &a->pid);
+    if (a->pid > INT_MAX)
+        body_error(&b, "pid", "less_than_equal", "must be at most %d", INT_MAX);
     return body_refuse(&b, r);
 }
 
@@ -103,11 +106,23 @@ static const struct refusal_rule attach_request_rules[] = {
     {0},
 };
 
-static const struct refusal_rule attach_state_rules[] = {
+const struct refusal_rule attach_state_rules[] = {
     {"ALREADY_ATTACHED", check_not_attached},
     {"MODEL_NOT_LOADED", check_resident},
     {"NOT_ATTACHABLE", check_attachable},
     {"INSUFFICIENT_MEMORY", check_attach_memory},
+    {"MODEL_BUSY", check_loads},
+    {"PAUSE_IN_PROGRESS", check_load_barrier},
+    {0},
+};
+
+/* Again when the copy is made: it has its memory then. Who has left meanwhile would not learn the
+ * id, and nobody else can detach a live attachment. */
+const struct refusal_rule attach_install_rules[] = {
+    {"CLIENT_CLOSED_REQUEST", check_client},
+    {"ALREADY_ATTACHED", check_not_attached},
+    {"MODEL_NOT_LOADED", check_resident},
+    {"NOT_ATTACHABLE", check_attachable},
     {"MODEL_BUSY", check_loads},
     {"PAUSE_IN_PROGRESS", check_load_barrier},
     {0},
@@ -185,7 +200,7 @@ static int attach_once(struct attach_op *a, struct refusal *r)
     else if (rc < 0)
         rc = refuse_internal(r, &e);
     else
-        rc = op_on_engine(&a->op, attach_state_rules, install, r);
+        rc = op_on_engine(&a->op, attach_install_rules, install, r);
     image_unref(a->source);
     image_unref(a->arena);
     a->source = a->arena = NULL;

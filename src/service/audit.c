@@ -39,14 +39,21 @@ static void add_int(struct buf *b, const char *key, int64_t value)
         buf_add_str(b, "null");
 }
 
+/* The word that tells refusals of one code apart. What a lease calls its reason is the free text of
+ * whoever holds it. */
+static const char *reason_of(const struct refusal *r)
+{
+    if (!r || r->code == REFUSAL_MODEL_LEASED)
+        return NULL;
+    return json_string_value(json_object_get(r->details, "reason"));
+}
+
 static void add_outcome(struct buf *b, int status, const struct refusal *r)
 {
-    const char *reason = r ? json_string_value(json_object_get(r->details, "reason")) : NULL;
-
     add_str(b, "outcome", status < 400 ? "accepted" : status == 500 ? "failed" : "refused");
     add_int(b, "http_status", status);
     add_str(b, "code", r ? refusal_wire_code(r->code) : NULL);
-    add_str(b, "reason", reason);
+    add_str(b, "reason", reason_of(r));
 }
 
 static void add_caller(struct buf *b, const struct audit_line *line)

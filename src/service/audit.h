@@ -10,11 +10,12 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "engine/served.h"
 
 struct refusal;
 struct token_owner;
 
-enum { AUDIT_TEXT_MAX = 1024 };
+enum { AUDIT_TEXT_MAX = SERVED_NAME_MAX };
 
 /* NULL, "" and -1 are written as null. */
 struct audit_line {

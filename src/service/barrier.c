@@ -57,12 +57,14 @@ static int check_not_quiesced(void *ctx, struct refusal *r)
                        "Serving is quiesced already.");
 }
 
-/* Another barrier is at work: a load, or a quiesce that is still draining. */
+/* Another barrier is at work: a load or an adapter, which may have taken over the hold, or a
+ * quiesce that is still draining. */
 static int check_no_pause(void *ctx, struct refusal *r)
 {
     const struct weights_state *w = ((const struct op *)ctx)->w;
+    bool held = w->owner == OWNER_QUIESCE && w->hold.on; /* ALREADY_QUIESCED says so */
 
-    return w->owner == OWNER_NONE || w->hold.on ? 0 : refuse_paused(w->owner, r);
+    return w->owner == OWNER_NONE || held ? 0 : refuse_paused(w->owner, r);
 }
 
 static int check_commit_open(void *ctx, struct refusal *r)
@@ -131,6 +133,8 @@ static int end_drain(struct op *op, struct refusal *r)
         return check_attached(op, r) < 0 ? -1 : check_holder(op, r);
     if (!b->drained)
         return refuse_drain(op->s, op->s->settings->drain_timeout_s, r);
+    if (check_client(op, r) < 0) /* nobody would commit or resume */
+        return -1;
     state_hold_begin(op->s, w->attachment.identity);
     b->data = json_pack("{s:b, s:i, s:s, s:o, s:o}", "quiesced", 1, "requests_held",
                         engine_waiting(op->s->engine), "weights_state",

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "service/refusal.h"
 #include "store/name.h"
 
@@ -20,6 +21,7 @@ void body_error(struct body *b, const char *path, const char *type, const char *
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
+    utf8_repair(message); /* values that are shown are cut anywhere */
     if (!b->errors)
         b->errors = json_array();
     if (json_array_size(b->errors) < BODY_ERRORS_MAX)
@@ -50,6 +52,8 @@ void body_str(struct body *b, const char *key, int max_chars, const char **out)
         return;
     if (!json_is_string(v))
         body_error(b, key, "string_type", "must be a string");
+    else if (strlen(json_string_value(v)) != json_string_length(v))
+        body_error(b, key, "string_type", "must not hold a NUL character");
     else if (max_chars && ckpt_name_chars(json_string_value(v)) > (size_t)max_chars)
         body_error(b, key, "string_too_long", "may have at most %d characters", max_chars);
     else

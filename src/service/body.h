@@ -19,7 +19,8 @@ struct body {
 void body_error(struct body *b, const char *path, const char *type, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void body_known_keys(struct body *b, const char *const *names, int n);
-/* Absent or null leaves *out alone. max_chars counts code points; 0: any. */
+/* Absent or null leaves *out alone. max_chars counts code points; 0: any. A text with a NUL, which
+ * would be cut there, is an error. */
 void body_str(struct body *b, const char *key, int max_chars, const char **out);
 void body_bool(struct body *b, const char *key, bool *out);
 void body_int(struct body *b, const char *key, int64_t least, int64_t *out);

@@ -62,13 +62,6 @@ static int check_same_resident(struct load_op *op, struct refusal *r)
     return refuse_paused(OWNER_LOAD, r); /* another load came in between */
 }
 
-static int check_client(struct load_op *op, struct refusal *r)
-{
-    if (!op->op.req->gone || !atomic_load(op->op.req->gone))
-        return 0;
-    return refuse_client_left(r);
-}
-
 static int refuse_torn_load(struct load_op *op, const char *stage, const struct err *e,
                             struct refusal *r)
 {
@@ -274,8 +267,10 @@ static int reload_in_two_passes(struct load_op *op, struct refusal *r)
     op_on_engine(&op->op, NULL, let_go, r);
     engine_wait_images(s->engine, 0, (int64_t)(s->settings->graceful_unload_timeout_s * 1000));
     op->image = load_read_again(op, &e);
+    if (op->image && op_on_engine(&op->op, NULL, swap, r) == 0)
+        return 0;
     if (op->image)
-        return op_on_engine(&op->op, NULL, swap, r);
+        err_nomem(&e);
     op_on_engine(&op->op, NULL, fail_torn, r);
     resident_note_rows(s, op->old_row, 0);
     return refuse_torn_load(op, "read", &e, r);

@@ -278,10 +278,29 @@ static int check_path_length(struct load_op *op, struct refusal *r)
 
 /* ---- the implementation ---- */
 
+/* The file that could not be used, by the word of image_files_read; the two configurations by the
+ * sentence, which begins with the name. */
+static const char *unusable_file(const char *reason, const char *sentence)
+{
+    static const char generation[] = "generation_config.json";
+    static const struct {
+        const char *reason, *file;
+    } files[] = {
+        {"companions", "companion files"},
+        {"tokenizer", "tokenizer.json"},
+        {"chat_template", "chat template"},
+    };
+
+    for (size_t i = 0; reason && i < sizeof files / sizeof *files; i++)
+        if (strcmp(files[i].reason, reason) == 0)
+            return files[i].file;
+    return strncmp(sentence, generation, sizeof generation - 1) == 0 ? generation : "config.json";
+}
+
 /* What a load would find out after the old weights were gone: read it now. */
 static int read_files(struct load_op *op, struct refusal *r)
 {
-    const char *reason = NULL;
+    const char *reason = NULL, *file = "model.safetensors";
     struct err e = {0};
     char sentence[400];
 
@@ -290,11 +309,11 @@ static int read_files(struct load_op *op, struct refusal *r)
         return 0;
     if (e.code == ERR_NOMEM || e.code == ERR_IO)
         return refuse_internal(r, &e);
+    if (!op->files)
+        file = unusable_file(reason, e.msg);
     snprintf(sentence, sizeof sentence, "%s.", e.msg);
-    return not_loadable(
-        r, "incomplete",
-        json_pack("{s:[s], s:s}", "missing", reason ? reason : "config.json", "problem", e.msg),
-        sentence);
+    return not_loadable(r, "incomplete",
+                        json_pack("{s:[s], s:s}", "missing", file, "problem", e.msg), sentence);
 }
 
 static bool is_native(const json_t *config)

@@ -22,7 +22,7 @@ struct load_op {
     bool plan;                 /* only look: nothing is kept in memory */
     bool by_id;
     int64_t model_id;
-    const char *gpu;
+    const json_t *gpu; /* of any type, borrowed; NULL: not given */
     bool trust_remote_code;
     /* what it names */
     struct resolved at;

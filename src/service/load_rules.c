@@ -22,21 +22,26 @@
 
 /* ---- the request ---- */
 
+/* A NUL in it is not judged here: it belongs to what the text names. */
+static const json_t *text_member(struct body *b, const char *key)
+{
+    const json_t *v = json_object_get(b->object, key);
+
+    if (json_is_string(v))
+        return v;
+    if (v && !json_is_null(v))
+        body_error(b, key, "string_type", "must be a string");
+    return NULL;
+}
+
 static void parse_way(struct load_op *op, struct body *b)
 {
-    const json_t *body = op->op.req->body, *id = json_object_get(body, "model_id");
-    const char *text = NULL;
+    const json_t *id = json_object_get(b->object, "model_id");
     int ways = 0;
 
-    op->name = json_object_get(body, "name");
-    op->path = json_object_get(body, "path");
-    body_str(b, "name", 0, &text);
-    body_str(b, "path", 0, &text);
+    op->name = text_member(b, "name");
+    op->path = text_member(b, "path");
     body_int(b, "model_id", INT64_MIN, &op->model_id);
-    if (!json_is_string(op->name))
-        op->name = NULL;
-    if (!json_is_string(op->path))
-        op->path = NULL;
     op->by_id = id && !json_is_null(id);
     ways = (op->name != NULL) + (op->path != NULL) + op->by_id;
     if (ways != 1 && !b->errors)
@@ -53,7 +58,7 @@ static int check_body(void *ctx, struct refusal *r)
     if (check_object(ctx, r) < 0)
         return -1;
     body_known_keys(&b, keys, 5);
-    body_str(&b, "gpu", 64, &op->gpu);
+    op->gpu = json_object_get(b.object, "gpu");
     body_bool(&b, "trust_remote_code", &op->trust_remote_code);
     parse_way(op, &b);
     return body_refuse(&b, r);
@@ -352,14 +357,15 @@ static int check_not_registered(void *ctx, struct refusal *r)
     return rc;
 }
 
-int load_gpu_refuse(const char *gpu, struct refusal *r)
+int load_gpu_refuse(const json_t *gpu, struct refusal *r)
 {
-    if (!gpu || strcmp(gpu, "auto") == 0 || strcmp(gpu, "cpu") == 0)
+    const char *name = json_string_value(gpu);
+
+    if (!gpu || json_is_null(gpu) || (name && (!strcmp(name, "auto") || !strcmp(name, "cpu"))))
         return 0;
-    return refuse_with(r, REFUSAL_GPU_NOT_FOUND, json_pack("{s:s}", "requested", gpu),
-                       "There is no device '%.64s'; this server computes on the CPU (\"cpu\", "
-                       "\"auto\").",
-                       gpu);
+    return refuse_with(r, REFUSAL_GPU_NOT_FOUND, json_pack("{s:O}", "requested", (json_t *)gpu),
+                       "There is no such device: this server computes on the CPU (\"cpu\", "
+                       "\"auto\").");
 }
 
 static int check_gpu(void *ctx, struct refusal *r)

@@ -51,12 +51,13 @@ static int check_keys(const json_t *body, const json_t *errors, const char *cons
 /* A text of 1 to `most` characters after trimming; owned. */
 static int read_text(const json_t *body, const char *key, int most, char **out, struct refusal *r)
 {
-    const char *from = json_string_value(json_object_get(body, key));
+    const json_t *v = json_object_get(body, key);
+    const char *from = json_string_value(v);
     char what[64];
     size_t n;
 
     snprintf(what, sizeof what, "must be a text of 1 to %d characters", most);
-    if (!from)
+    if (!from || strlen(from) != json_string_length(v)) /* a NUL would cut it */
         return refuse_param_of(key, r, what);
     while (isspace((unsigned char)*from))
         from++;

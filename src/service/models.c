@@ -68,9 +68,9 @@ static json_t *count_or_null(int64_t n)
 json_t *model_object(struct service *s, const struct model_row *row)
 {
     json_t *o = json_pack(
-        "{s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "id", (json_int_t)row->id, "name", row->name,
-        "source", row->source, "repo_id", json_text(row->repo_id), "local_path",
-        json_text(row->local_path), "params", json_text(row->params), "architecture",
+        "{s:I, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "id", (json_int_t)row->id, "name",
+        json_text(row->name), "source", row->source, "repo_id", json_text(row->repo_id),
+        "local_path", json_text(row->local_path), "params", json_text(row->params), "architecture",
         json_text(row->architecture), "quantization", json_text(row->quantization));
 
     if (!o)
@@ -209,8 +209,8 @@ struct claim {
     struct op op; /* first: the checks take a struct op */
     struct weights_req req;
     struct model_row row;
-    const char *gpu;
-    int64_t unloaded; /* unload: the row that was resident */
+    const json_t *gpu; /* of any type, borrowed; NULL: not given */
+    int64_t unloaded;  /* unload: the row that was resident */
 };
 
 static int check_not_carrier(void *ctx, struct refusal *r)
@@ -366,7 +366,7 @@ static int parse_load_body(struct claim *c, const json_t *body, const json_t *er
                            json_pack("{s:O?}", "errors", (json_t *)errors),
                            "The request body must be one JSON object.");
     body_known_keys(&b, keys, 1);
-    body_str(&b, "gpu", 64, &c->gpu);
+    c->gpu = json_object_get(body, "gpu");
     return body_refuse(&b, r);
 }
 

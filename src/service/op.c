@@ -51,6 +51,12 @@ struct engine_errand {
     int rc;
 };
 
+static bool is_there(const struct op *op)
+{
+    return !op->req->gone || !atomic_load(op->req->gone);
+}
+
+/* The end of a long call of a client that is gone is no sign of its life. */
 static void run_errand(struct engine *en, void *arg)
 {
     struct engine_errand *x = arg;
@@ -59,7 +65,7 @@ static void run_errand(struct engine *en, void *arg)
     op->w = op->s->weights;
     op->served = engine_served(en);
     op->image = engine_resident(en);
-    if (proof_matches(&op->w->attachment, &op->proof))
+    if (is_there(op) && proof_matches(&op->w->attachment, &op->proof))
         state_sign_of_life(op->s);
     x->rc = x->rules ? refusal_walk(x->rules, op, x->r) : 0;
     if (x->rc == 0 && x->change)
@@ -160,6 +166,11 @@ int check_token(void *ctx, struct refusal *r)
     if (proof_matches(&op->w->attachment, &op->proof))
         return op_on_engine(op, NULL, NULL, r); /* any call of the holder is a sign of life */
     return 0;
+}
+
+int check_client(void *ctx, struct refusal *r)
+{
+    return is_there(ctx) ? 0 : refuse_client_left(r);
 }
 
 int check_object(void *ctx, struct refusal *r)

@@ -48,6 +48,7 @@ int op_end(struct op *op, int status, int rc, const struct refusal *r);
 
 /* ---- checks that several routes share; ctx is a struct op ---- */
 refusal_check_fn check_token;    /* WEIGHTS_DISABLED, UNAUTHORIZED, FORBIDDEN */
+refusal_check_fn check_client;   /* CLIENT_CLOSED_REQUEST: who asked has hung up */
 refusal_check_fn check_object;   /* VALIDATION_ERROR: the body is no JSON object */
 refusal_check_fn check_empty;    /* the same, and it has no keys */
 refusal_check_fn check_attached; /* NOT_ATTACHED */
@@ -57,6 +58,10 @@ refusal_check_fn check_barrier;  /* BARRIER_UNAVAILABLE: WEIGHTS_BARRIER=single 
 refusal_check_fn check_clean;    /* WEIGHTS_NOT_CLEAN: writing or torn */
 refusal_check_fn check_loads;    /* MODEL_BUSY: load_in_progress, unload_in_progress */
 refusal_check_fn check_load_barrier; /* PAUSE_IN_PROGRESS: a load or an adapter holds the barrier */
+
+/* Why an attach is refused: before the copy is made, and when it becomes the resident. */
+extern const struct refusal_rule attach_state_rules[];
+extern const struct refusal_rule attach_install_rules[];
 
 /* MODEL_LEASED: another one holds the resident; `target` is the row that would replace it, or 0. */
 int refuse_leased(const struct op *op, const char *operation, int64_t target, struct refusal *r);

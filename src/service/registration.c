@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/utf8.h"
 #include "service/body.h"
 #include "service/refusal.h"
 #include "service/service.h"
@@ -103,11 +104,13 @@ static bool under(const char *path, const char *dir)
     return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
 }
 
+/* A path that is not UTF-8 could be in no answer, and a name in no request. */
 static bool take_dir(struct registration *g, const char *path)
 {
     struct stat st;
 
-    return realpath(path, g->path) && stat(g->path, &st) == 0 && S_ISDIR(st.st_mode);
+    return realpath(path, g->path) && stat(g->path, &st) == 0 && S_ISDIR(st.st_mode) &&
+           utf8_valid(g->path, strlen(g->path));
 }
 
 static int find_local(struct registration *g, struct refusal *r)
@@ -121,7 +124,8 @@ static int find_local(struct registration *g, struct refusal *r)
                            "local_path must be absolute: '%s'.", g->local_path);
     if (!take_dir(g, g->local_path))
         return refuse_with(r, REFUSAL_INVALID_LOCAL_PATH, details,
-                           "'%s' is not a directory on this server.", g->local_path);
+                           "'%s' is not a directory on this server, or its real path is not UTF-8.",
+                           g->local_path);
     for (size_t i = 0; i < sizeof system_dirs / sizeof *system_dirs; i++)
         if (under(g->path, system_dirs[i]))
             return refuse_with(r, REFUSAL_INVALID_LOCAL_PATH, details,

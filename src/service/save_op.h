@@ -27,7 +27,7 @@ struct save_op {
     struct image *image;      /* counted: the resident; its files are copied along */
     /* fixed at the instant of the snapshot */
     struct snapshot *snapshot;
-    char base_model[SERVED_NAME_MAX]; /* the lineage root; of a promotion: from the start */
+    char base_model[SERVED_BASE_MAX]; /* the lineage root; of a promotion: from the start */
     int64_t created_ms, pause_end_ns;
     double snapshot_ms, write_ms;
     int64_t commits_ever;

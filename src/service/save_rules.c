@@ -39,6 +39,7 @@ static int check_promote_body(void *ctx, struct refusal *r)
     static const char *const keys[] = {"checkpoint", "manifest"};
     struct save_op *op = ctx;
     struct body b = {.object = op->op.req->body};
+    const char *checkpoint = NULL;
 
     if (check_object(ctx, r) < 0)
         return -1;
@@ -46,7 +47,8 @@ static int check_promote_body(void *ctx, struct refusal *r)
     op->manifest = json_object_get(op->op.req->body, "manifest");
     if (!op->manifest)
         body_error(&b, "manifest", "missing", "is required");
-    if (!json_is_string(json_object_get(op->op.req->body, "checkpoint")))
+    body_str(&b, "checkpoint", 0, &checkpoint);
+    if (!checkpoint && !b.errors)
         body_error(&b, "checkpoint", "missing", "must be the path or id of a training checkpoint");
     return body_refuse(&b, r);
 }
@@ -143,6 +145,13 @@ static void name_checkpoint(struct save_op *op)
     str_copy(op->op.audit.checkpoint, sizeof op->op.audit.checkpoint, buf_str(&op->name));
 }
 
+/* Something else than a run directory has its name, a link that leads out of the root for one: the
+ * stage `prepare` says so. */
+static bool is_in_the_way(const struct err *e)
+{
+    return e->sys == ENOTDIR || e->sys == EXDEV || e->sys == ELOOP;
+}
+
 static int check_step_free(void *ctx, struct refusal *r)
 {
     struct save_op *op = ctx;
@@ -151,7 +160,7 @@ static int check_step_free(void *ctx, struct refusal *r)
 
     name_checkpoint(op);
     if (roots_step_exists(op->op.s->roots, op->run_id, op->step, &exists, &e) < 0 &&
-        e.sys != ENOTDIR) /* a file in the way of the run: the stage `prepare` says so */
+        !is_in_the_way(&e))
         return refuse_internal(r, &e);
     if (!exists)
         return 0;

@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/utf8.h"
 #include "store/name.h"
 
 struct root {
@@ -50,6 +51,11 @@ static int check_apart(const struct roots *r, const struct root *fresh, struct e
     return 0;
 }
 
+static bool is_utf8(const char *path)
+{
+    return !path || utf8_valid(path, strlen(path));
+}
+
 /* Adds one root; `path` has len bytes. */
 static int add_root(struct roots *r, const char *path, size_t len, struct buf *warnings,
                     struct err *e)
@@ -66,6 +72,9 @@ static int add_root(struct roots *r, const char *path, size_t len, struct buf *w
         return err_nomem(e);
     r->n++;
     fresh->real = realpath(fresh->path, NULL);
+    if (!is_utf8(fresh->path) || !is_utf8(fresh->real))
+        return err_set(e, ERR_ARG, "checkpoint root %s is not UTF-8, which answers are",
+                       fresh->path);
     if (!fresh->real && (errno != ENOENT || r->n == 1))
         return err_io(e, "checkpoint root %s", fresh->path);
     if (!fresh->real) {

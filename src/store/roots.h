@@ -17,8 +17,8 @@ enum { ROOTS_MAX = 32, ROOTS_PRIMARY = 0 };
 
 /* `primary` is absolute, created (0750) when missing; `read_list` is a comma-separated list of
  * absolute paths, NULL or "" for none. One line a warning (a read root that is missing) goes to
- * *warnings. -1 as NULL: ERR_ARG (relative, too many, the same directory twice, one inside
- * another), ERR_CONFLICT (another process holds the lock), ERR_IO. Owned. */
+ * *warnings. -1 as NULL: ERR_ARG (relative, not UTF-8, too many, the same directory twice, one
+ * inside another), ERR_CONFLICT (another process holds the lock), ERR_IO. Owned. */
 struct roots *roots_open(const char *primary, const char *read_list, struct buf *warnings,
                          struct err *e);
 /* For offline reading (cairn lineage, verify): no lock, nothing is created. */

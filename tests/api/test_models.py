@@ -260,6 +260,45 @@ def test_two_servers_do_not_share_a_checkpoint_directory(make_server, tmp_path):
     server.stop()
 
 
+def test_a_second_start_on_a_state_directory_is_refused_and_changes_nothing(make_server, tmp_path):
+    server = make_server(state=tmp_path / "state")
+    for name in ("STATE_DIR", "WEIGHTS_CHECKPOINT_DIR"):
+        other = {"STATE_DIR": str(server.state), "WEIGHTS_CHECKPOINT_DIR": str(tmp_path / "elsewhere")}
+        if name == "STATE_DIR":
+            other["WEIGHTS_CHECKPOINT_DIR"] = str(server.checkpoints)
+        done = subprocess.run([PROGRAM, "serve", "--port", "0"], env={**os.environ, **other}, capture_output=True, text=True,
+                              timeout=30)
+        assert done.returncode == 1 and "is in use by another server" in done.stderr, done
+        assert granted(server.get(f"/api/models/{server.row}"))["status"] == "loaded"
+    refused(server.call("DELETE", f"/api/models/{server.row}"), 409, "MODEL_BUSY")
+    server.stop()
+    server.start()
+    server.stop()
+
+
+def test_a_text_with_a_nul_is_refused_and_not_cut(own):
+    path = str(MODELS / "tiny-lfm2")
+    for body in ({"local_path": path, "custom_name": "a\0b"}, {"local_path": path + "\0/../x"}):
+        details = refused(own.post("/api/models", {"source": "local", **body}), 422, "VALIDATION_ERROR")
+        assert {e["path"] for e in details["errors"]} == {list(body)[-1]}
+    refused(own.post(f"/api/models/{own.row}/lease", {"holder": "a\0b", "reason": "r"}), 400, "INVALID_LEASE_REQUEST",
+            param="holder")
+
+
+def test_a_value_that_is_cut_in_a_sentence_still_has_its_error(own):
+    details = refused(own.post("/api/models", {"source": "x" + "\u00e9" * 60}), 422, "VALIDATION_ERROR")
+    assert [e["path"] for e in details["errors"]] == ["source", "repo_id"]
+
+
+def test_a_directory_whose_real_path_is_not_utf8_is_refused(own, tmp_path):
+    real = os.fsencode(tmp_path) + b"/m\xff"
+    shutil.copytree(os.fsencode(MODELS / "tiny-lfm2"), real)
+    os.symlink(real, tmp_path / "link")
+    before = granted(own.get("/api/models"))
+    refused(own.post("/api/models", {"source": "local", "local_path": str(tmp_path / "link")}), 400, "INVALID_LOCAL_PATH")
+    assert granted(own.get("/api/models")) == before
+
+
 def test_test_variables_do_not_start_a_release_build(tmp_path):
     env = {**os.environ, "STATE_DIR": str(tmp_path), "WEIGHTS_CHECKPOINT_DIR": str(tmp_path / "c"),
            "WEIGHTS_TEST_FAIL": "weights"}

@@ -6,7 +6,7 @@ import pytest
 from conftest import MODELS, OPERATOR, TRAINER, refusing_writes
 import foreign
 from foreign import Foreign
-from trainer import Trainer, ask, granted, load, read_safetensors, refused, status, sha256
+from trainer import Trainer, ask, audit_lines, granted, load, read_safetensors, refused, status, sha256
 
 COUNTER = itertools.count(1)
 
@@ -127,7 +127,9 @@ def test_while_attached_only_the_holder_loads_and_only_in_place(resident):
 
 def test_a_registered_directory_and_an_unknown_device_are_refused_for_full_reloads_only(resident):
     ckpt = Foreign(resident.checkpoints, base="org/reload")
-    refused(load(resident, path=ckpt.path, gpu="cuda:0"), 404, "GPU_NOT_FOUND", requested="cuda:0")
+    for gpu in ("cuda:0", 0, "x" * 100, ["cuda:0"]):
+        refused(load(resident, path=ckpt.path, gpu=gpu), 404, "GPU_NOT_FOUND", requested=gpu)
+        refused(load(resident, model_id=resident.row, gpu=gpu), 404, "GPU_NOT_FOUND", requested=gpu)
     row = resident.register(ckpt.dir, custom_name=f"taken-{next(COUNTER)}")
     refused(load(resident, path=ckpt.path), 409, "LOCAL_PATH_REGISTERED", model_id=row["id"])
     assert resident.call("DELETE", f"/api/models/{row['id']}").status == 200
@@ -140,6 +142,25 @@ def test_a_registered_directory_and_an_unknown_device_are_refused_for_full_reloa
     assert answer.status == 404 and "/api/weights/load" in answer.json()["error"]["message"]
     assert resident.call("DELETE", f"/api/models/{carrier}").status == 200
     assert (ckpt.dir / "model.safetensors").exists()
+
+
+def test_a_number_of_a_device_is_ignored_in_place(resident):
+    ckpt = Foreign(resident.checkpoints, base="tiny-llama")
+    assert granted(load(resident, path=ckpt.path, gpu=0))["mode"] == "in_place"
+
+
+def test_the_longest_name_that_can_be_loaded_is_served_whole(resident):
+    """A base of many bytes may come from elsewhere; in place its names may be longer than a row holds."""
+    base = "\U0001f999" * 240
+    first = Foreign(resident.checkpoints, base=base, run="r", model=MODELS / "tiny-qwen2")
+    assert granted(load(resident, path=first.path))["mode"] == "full_reload"
+    long = Foreign(resident.checkpoints, base=base, run="x" * 255, step=2**53 - 1, model=MODELS / "tiny-qwen2")
+    data = granted(load(resident, name=long.name))
+    assert (data["mode"], data["name"]) == ("in_place", long.name)
+    assert status(resident)["model"]["name"] == long.name and ask(resident, long.name)
+    lineage = granted(resident.get("/api/weights/lineage"))
+    assert [e["name"] for e in lineage["chain"]] == [long.name] and lineage["complete"]
+    assert audit_lines(resident)[-1]["checkpoint"] == long.name
 
 
 def test_a_row_that_has_the_checkpoint_s_name_is_named_and_kept(resident):

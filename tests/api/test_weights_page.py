@@ -227,6 +227,22 @@ def test_what_is_missing_is_named(resident):
     assert sorted(details["files"]) == ["out", "pipe"]
 
 
+def test_a_file_that_cannot_be_used_is_named_as_missing(resident):
+    for file, text in (("tokenizer.json", "{"), ("generation_config.json", "["), ("config.json", None)):
+        ckpt = Foreign(resident.checkpoints, base="org/other")
+        if text:
+            (ckpt.dir / file).write_text(text)
+        else:
+            ckpt.config(num_attention_heads=5)
+        details = refused(load(resident, path=ckpt.path), 400, "CHECKPOINT_NOT_LOADABLE", reason="incomplete",
+                          missing=[file])
+        assert details["problem"]
+    ckpt = Foreign(resident.checkpoints, base="org/other")
+    ckpt.config(num_hidden_layers=7)
+    refused(load(resident, path=ckpt.path), 400, "CHECKPOINT_NOT_LOADABLE", reason="incomplete", missing=["model.safetensors"])
+    assert status(resident)["weights_state"] == "clean"
+
+
 def test_an_operator_may_load_in_place_when_the_holder_is_stale(make_server):
     server = make_server({"WEIGHTS_HEARTBEAT_TIMEOUT_S": "2"})
     ckpt, holder = Foreign(server.checkpoints), Trainer(server)

@@ -72,6 +72,18 @@ def test_a_quiesced_holder_stays_quiesced(own, trainer):
     trainer.do("resume")
 
 
+def test_a_run_that_cannot_be_a_directory_fails_in_the_first_stage(own, trainer):
+    (own.checkpoints / "out").symlink_to("/etc")
+    (own.checkpoints / "loop").symlink_to("loop")
+    (own.checkpoints / "nowhere").symlink_to("no-such-directory")
+    (own.checkpoints / "file").write_text("x")
+    for run in ("out", "loop", "nowhere", "file"):
+        refused(trainer.save(run, 1), 500, "CHECKPOINT_WRITE_FAILED", stage="prepare", published=False,
+                path=f"{run}/step-000001")
+    assert status(own)["save_in_progress"] is None
+    granted(trainer.save(new_run(), 1), 201)
+
+
 def test_every_schema_error_is_listed_by_path(trainer):
     details = refused(trainer.call("save", {"manifest": {"run_id": 5, "step": 1.5, "optimizer": {"state": "x"},
                                                          "colour": "red"}}), 400, "INVALID_MANIFEST", reason="schema")

@@ -88,9 +88,27 @@ static void a_refusal_gives_code_reason_and_outcome(void **state)
     refusal_clear(&r);
 }
 
+/* The holder of a lease writes its reason, as the author of a manifest writes its domain. */
+static void the_free_text_of_a_lease_is_no_reason_of_a_refusal(void **state)
+{
+    struct audit_line line;
+    struct refusal r = {0};
+    json_t *o;
+
+    (void)state;
+    audit_begin(&line, "weights_load");
+    refuse_with(&r, REFUSAL_MODEL_LEASED, json_pack("{s:s}", "reason", "my secret plan"), "no");
+    o = line_of(&line, 409, &r);
+    assert_string_equal(json_string_value(json_object_get(o, "code")), "MODEL_LEASED");
+    assert_true(json_is_null(json_object_get(o, "reason")));
+    json_decref(o);
+    refusal_clear(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_free_text_of_a_lease_is_no_reason_of_a_refusal),
         cmocka_unit_test(all_keys_stand_in_their_order_and_absent_values_are_null),
         cmocka_unit_test(a_refusal_gives_code_reason_and_outcome),
     };

@@ -281,6 +281,90 @@ static void no_token_configured_disables_the_routes(void **state)
     tokens_free(none);
 }
 
+/* A call whose client has hung up. */
+static int call_and_leave(struct fixture *f, weights_route_fn *route, const char *attachment)
+{
+    atomic_bool gone = true;
+    struct weights_req req = {
+        .authorization = TRAINER, .attachment = attachment, .body = json_object(), .gone = &gone};
+    int rc;
+
+    refusal_clear(&f->r);
+    json_decref(f->data);
+    f->data = NULL;
+    rc = route(f->s, &req, &f->data, &f->r);
+    json_decref((json_t *)req.body);
+    return rc;
+}
+
+static void who_leaves_before_the_answer_neither_attaches_nor_holds(void **state)
+{
+    struct fixture *f = *state;
+    struct weights_state w;
+
+    load_model(f, TINY);
+    REFUSED(f, call_and_leave(f, weights_attach, NULL), CLIENT_CLOSED_REQUEST);
+    attach(f); /* nobody stands in the way */
+    REFUSED(f, call_and_leave(f, weights_quiesce, f->attachment), CLIENT_CLOSED_REQUEST);
+    state_read(f->s, &w, NULL);
+    assert_false(w.hold.on || w.draining);
+    GRANTED(f, hold(f, weights_quiesce));
+}
+
+static int64_t last_seen(struct fixture *f)
+{
+    struct weights_state w;
+
+    state_read(f->s, &w, NULL);
+    return w.attachment.last_seen_ns;
+}
+
+static void the_end_of_a_call_whose_client_is_gone_is_no_sign_of_life(void **state)
+{
+    struct fixture *f = *state;
+    int64_t seen;
+
+    load_model(f, TINY);
+    attach(f);
+    seen = last_seen(f);
+    GRANTED(f, call_and_leave(f, weights_heartbeat, f->attachment));
+    assert_int_equal(last_seen(f), seen);
+    GRANTED(f, hold(f, weights_heartbeat));
+    assert_true(last_seen(f) > seen);
+}
+
+static void own_barrier(struct engine *en, void *arg)
+{
+    struct fixture *f = arg;
+
+    (void)en;
+    f->s->weights->owner = OWNER_ADAPTER;
+}
+
+static void a_hold_that_something_else_has_taken_over_is_a_pause_in_progress(void **state)
+{
+    struct fixture *f = *state;
+
+    load_model(f, TINY);
+    attach(f);
+    GRANTED(f, hold(f, weights_quiesce));
+    engine_call(f->engine, own_barrier, f);
+    REFUSED(f, hold(f, weights_quiesce), PAUSE_IN_PROGRESS);
+    assert_string_equal(detail(f, "held_by"), "adapter");
+}
+
+static void a_pid_that_no_process_has_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    json_int_t wrapped = ((json_int_t)1 << 32) + getpid(); /* as 32 bits: this process */
+
+    load_model(f, TINY);
+    REFUSED(f, call(f, weights_attach, TRAINER, NULL, json_pack("{s:I}", "pid", wrapped)),
+            VALIDATION_ERROR);
+    GRANTED(f,
+            call(f, weights_attach, TRAINER, NULL, json_pack("{s:I}", "pid", (json_int_t)INT_MAX)));
+}
+
 struct racer {
     struct fixture *f;
     int granted, refused;
@@ -341,6 +425,10 @@ int main(void)
         cmocka_unit_test(force_in_the_middle_of_a_commit_tears),
         cmocka_unit_test(the_literal_barrier_needs_one_slot),
         SERVICE_TEST(no_token_configured_disables_the_routes),
+        SERVICE_TEST(who_leaves_before_the_answer_neither_attaches_nor_holds),
+        SERVICE_TEST(the_end_of_a_call_whose_client_is_gone_is_no_sign_of_life),
+        SERVICE_TEST(a_hold_that_something_else_has_taken_over_is_a_pause_in_progress),
+        SERVICE_TEST(a_pid_that_no_process_has_is_refused),
         SERVICE_TEST(of_many_that_attach_at_once_one_wins),
     };
 

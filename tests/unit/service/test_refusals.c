@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "service/adapters.h"
 #include "service/load_op.h"
+#include "service/op.h"
 #include "service/refusal.h"
 #include "service/save_op.h"
 
@@ -56,6 +57,16 @@ static void an_adapter_is_refused_in_the_documented_order(void **state)
                                 "PAUSE_IN_PROGRESS WEIGHTS_NOT_CLEAN MODEL_BUSY");
     ORDER(adapter_barrier_rules, "MODEL_NOT_LOADED ALREADY_ATTACHED MODEL_LEASED PAUSE_IN_PROGRESS "
                                  "WEIGHTS_NOT_CLEAN MODEL_BUSY");
+}
+
+/* The second walk comes when the shared copy has its memory: it is not asked for once more. */
+static void an_attach_is_refused_in_the_documented_order(void **state)
+{
+    (void)state;
+    ORDER(attach_state_rules, "ALREADY_ATTACHED MODEL_NOT_LOADED NOT_ATTACHABLE "
+                              "INSUFFICIENT_MEMORY MODEL_BUSY PAUSE_IN_PROGRESS");
+    ORDER(attach_install_rules, "CLIENT_CLOSED_REQUEST ALREADY_ATTACHED MODEL_NOT_LOADED "
+                                "NOT_ATTACHABLE MODEL_BUSY PAUSE_IN_PROGRESS");
 }
 
 static void every_code_has_one_status_and_a_face(void **state)
@@ -151,17 +162,37 @@ static void a_sentence_is_utf8_whatever_it_names(void **state)
     refusal_clear(&r);
 }
 
+static void what_an_error_quotes_is_utf8_in_details_too(void **state)
+{
+    struct err e = {0};
+    struct refusal r = {0};
+    json_t *details;
+
+    (void)state;
+    err_set(&e, ERR_FORMAT, "no '%.2s', no '\xff'", "a\xe2\x82\xac");
+    assert_string_equal(e.msg, "no 'a?', no '?'");
+    err_wrap(&e, "\xfe");
+    assert_string_equal(e.msg, "?: no 'a?', no '?'");
+    details = json_pack("{s:s}", "problem", e.msg);
+    assert_non_null(details);
+    refuse_with(&r, REFUSAL_MODEL_LOAD_FAILED, details, "%s", e.msg);
+    assert_string_equal(json_string_value(json_object_get(r.details, "problem")), e.msg);
+    refusal_clear(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_save_is_refused_in_the_documented_order),
         cmocka_unit_test(a_load_is_refused_in_the_documented_order),
         cmocka_unit_test(an_adapter_is_refused_in_the_documented_order),
+        cmocka_unit_test(an_attach_is_refused_in_the_documented_order),
         cmocka_unit_test(every_code_has_one_status_and_a_face),
         cmocka_unit_test(a_new_refusal_takes_the_place_of_the_old_one),
         cmocka_unit_test(a_walk_ends_at_the_first_refusal),
         cmocka_unit_test(an_error_from_below_keeps_its_sentence),
         cmocka_unit_test(a_sentence_is_utf8_whatever_it_names),
+        cmocka_unit_test(what_an_error_quotes_is_utf8_in_details_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
