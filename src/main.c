@@ -1,4 +1,6 @@
 /* `cairn`: the table of commands. */
+#include <unistd.h>
+
 #include "base/err.h"
 #include "cli/commands.h"
 #include "daemon/cmd_reindex.h"
@@ -31,7 +33,9 @@ static int cmd_serve(struct cli *cli, int argc, char **argv)
 
     if (status >= 0)
         return status;
-    return serve(&o, cli->out, &e) == 0 ? EXIT_OK : cli_fail(cli, &e);
+    status = serve(&o, cli->out, &e) == 0 ? EXIT_OK : cli_fail(cli, &e);
+    clearerr(cli->out); /* a server may be started without a standard output */
+    return status;
 }
 
 static const struct cli_cmd commands[] = {
@@ -49,7 +53,8 @@ static const struct cli_cmd commands[] = {
     {"adapters", "[ls | apply NAME | rm]", "LoRA adapters beside the resident", cmd_adapters},
     {"lease", "MODEL [show | take | renew | end]", "keep the resident model where it is",
      cmd_lease},
-    {"runs", "[ls | show RUN | redo FILE]", "training runs, the losses of one, its steps done again", cmd_runs},
+    {"runs", "[ls | show RUN | redo FILE]",
+     "training runs, the losses of one, its steps done again", cmd_runs},
     {"checkpoints", "[ls | show C | ttl C SECONDS | rm C]", "checkpoints of training runs",
      cmd_checkpoints},
     {"ops", "[ls | show ID]", "operations of the training API", cmd_ops},
@@ -69,7 +74,13 @@ static const struct cli_cmd commands[] = {
 
 int main(int argc, char **argv)
 {
-    struct cli cli = {.out = stdout, .err = stderr};
+    struct cli cli = {.out = isatty(STDOUT_FILENO) ? cli_terminal(stdout) : stdout, .err = stderr};
+    int status = cli_main(&cli, commands, argc, argv);
 
-    return cli_main(&cli, commands, argc, argv);
+    /* A full disk shows here at the latest. */
+    if ((fflush(cli.out) != 0 || ferror(cli.out)) && status == EXIT_OK) {
+        fputs("cairn: the output could not be written\n", stderr);
+        status = EXIT_FAILED;
+    }
+    return status;
 }

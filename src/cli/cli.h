@@ -82,6 +82,11 @@ void cli_table_cell(struct cli_table *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void cli_table_print(struct cli_table *t, FILE *out);
 
+/* A stream that writes to `to`, a terminal, with every control character but line break and tab as
+ * '?': names come from files of anybody. Line by line; closing it leaves `to` open. `to` itself
+ * when there is no memory. */
+FILE *cli_terminal(FILE *to);
+
 /* A progress bar on a terminal, redrawn at most ten times a second; nothing elsewhere, but one line
  * at the end. A zeroed struct with cli and label set is ready. total 0: unknown. */
 struct cli_progress {

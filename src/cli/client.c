@@ -16,6 +16,7 @@ enum { ANSWER_MAX = 256 << 20, POLL_NS = 50000000 };
 struct client {
     CURL *curl;
     char url[1024];
+    struct buf no_proxy;        /* hosts that are asked directly */
     struct curl_slist *headers; /* sent with every request */
 };
 
@@ -36,6 +37,14 @@ static const char *or_env(const char *value, const char *name, const char *other
     if (value)
         return value;
     return env && *env ? env : otherwise;
+}
+
+/* This machine needs no proxy, which would see the token, too. */
+static void spare_proxy(struct client *c)
+{
+    const char *more = or_env(NULL, "no_proxy", or_env(NULL, "NO_PROXY", NULL));
+
+    buf_printf(&c->no_proxy, "localhost,127.0.0.1,::1%s%s", more ? "," : "", more ? more : "");
 }
 
 static void add_header(struct client *c, const char *name, const char *value)
@@ -68,6 +77,7 @@ struct client *client_new(const struct client_args *args, struct err *e)
     memcpy(c->url, url, n + 1);
     while (n && c->url[n - 1] == '/')
         c->url[--n] = 0;
+    spare_proxy(c);
     add_header(c, "Authorization: Bearer ", or_env(args->token, "CAIRN_TOKEN", NULL));
     add_header(c, "X-miLLM-Attachment: ", or_env(args->attachment, "CAIRN_ATTACHMENT", NULL));
     add_header(c, "X-miLLM-Lease: ", or_env(args->lease, "CAIRN_LEASE", NULL));
@@ -82,6 +92,7 @@ void client_free(struct client *c)
     if (!c)
         return;
     curl_slist_free_all(c->headers);
+    buf_release(&c->no_proxy);
     curl_easy_cleanup(c->curl);
     free(c);
 }
@@ -163,6 +174,7 @@ static int perform(struct client *c, const char *method, const char *path, const
     curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, c->headers);
     curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    curl_easy_setopt(c->curl, CURLOPT_NOPROXY, buf_str(&c->no_proxy));
     if (body) {
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, buf_str(&text));
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)text.len);
@@ -339,6 +351,7 @@ int client_download(struct client *c, const char *url, int fd, struct err *e)
     curl_easy_setopt(c->curl, CURLOPT_URL, url);
     curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    curl_easy_setopt(c->curl, CURLOPT_NOPROXY, buf_str(&c->no_proxy));
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, to_file);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, &fd);
     rc = curl_easy_perform(c->curl);

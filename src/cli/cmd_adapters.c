@@ -62,26 +62,16 @@ static int print_removed(struct cli *cli, json_t *data)
     return EXIT_OK;
 }
 
-/* NULL with *e; the scale is a text of the command line. */
-static json_t *apply(struct client *c, const char *name, const char *scale, struct err *e)
+static json_t *apply(struct client *c, const char *name, double scale, struct err *e)
 {
-    json_t *body = json_pack("{s:s}", "name", name), *data;
-    char *end = NULL;
+    json_t *body = json_pack("{s:s, s:f}", "name", name, "scale", scale);
+    json_t *data = client_data(c, "POST", "/api/adapters/apply", body, e);
 
-    if (scale) {
-        json_object_set_new(body, "scale", json_real(strtod(scale, &end)));
-        if (!*scale || *end) {
-            json_decref(body);
-            err_set(e, ERR_ARG, "--scale %s: must be a number", scale);
-            return NULL;
-        }
-    }
-    data = client_data(c, "POST", "/api/adapters/apply", body, e);
     json_decref(body);
     return data;
 }
 
-static int run(struct cli *cli, struct client *c, int argc, char **argv, const char *scale)
+static int run(struct cli *cli, struct client *c, int argc, char **argv, double scale)
 {
     const char *what = argc > 1 ? argv[1] : "ls";
     struct err e = {0};
@@ -106,9 +96,9 @@ static int run(struct cli *cli, struct client *c, int argc, char **argv, const c
 int cmd_adapters(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
-    const char *scale = NULL;
+    double scale = 1;
     const struct cli_opt opts[] = {
-        {.name = "scale", .arg = "X", .help = "with apply: times the update (1)", .str = &scale},
+        {.name = "scale", .arg = "X", .help = "with apply: times the update (1)", .real = &scale},
         CLIENT_OPTIONS(args),
         CLIENT_OPTION_ATTACHMENT(args),
         CLIENT_OPTION_LEASE(args),

@@ -20,13 +20,16 @@ static json_t *message(const char *role, const char *text)
 static int turn(struct cli *cli, struct client *c, const struct ask_args *args, json_t *messages,
                 const char *text, struct err *e)
 {
-    json_t *body = ask_body(c, args, e);
+    json_t *asked = message("user", text), *body;
     struct buf answer = {0};
     int rc = -1;
 
+    if (!asked)
+        return err_set(e, ERR_ARG, "the text is not UTF-8");
+    json_array_append_new(messages, asked);
+    body = ask_body(c, args, e);
     if (!body)
         return -1;
-    json_array_append_new(messages, message("user", text));
     json_object_set(body, "messages", messages);
     json_object_set_new(body, "stream_options", json_pack("{s:b}", "include_usage", 1));
     rc = ask_stream(cli, c, "/v1/chat/completions", body, &answer, e);

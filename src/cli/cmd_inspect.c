@@ -92,8 +92,8 @@ static int print_json(struct cli *cli, const char *file, struct listing *l)
 
     for (size_t i = 0; i < l->n; i++)
         json_array_append_new(list, row_json(&l->rows[i]));
-    return cli_print_json(cli, json_pack("{s:s, s:s, s:O, s:o}", "file", file, "format", l->format,
-                                         "facts", l->facts, "tensors", list));
+    return cli_print_json(cli, json_pack("{s:o, s:s, s:O, s:o}", "file", cli_json_text(file),
+                                         "format", l->format, "facts", l->facts, "tensors", list));
 }
 
 /* A name may hold any character; a table line takes none that moves the cursor. */

@@ -8,9 +8,11 @@
 #include "cli/commands.h"
 #include "cli/find_row.h"
 
+#define TTL_DEFAULT INT64_MIN
+
 struct lease_args {
     const char *holder, *reason;
-    int64_t ttl_s; /* 0: the server's default */
+    int64_t ttl_s; /* TTL_DEFAULT: not given */
 };
 
 static void print_lease(struct cli *cli, const json_t *lease)
@@ -48,7 +50,7 @@ static json_t *terms(const struct lease_args *a, bool take)
     json_t *body =
         take ? json_pack("{s:s, s:s}", "holder", a->holder, "reason", a->reason) : json_object();
 
-    if (body && a->ttl_s)
+    if (body && a->ttl_s != TTL_DEFAULT)
         json_object_set_new(body, "ttl_seconds", json_integer(a->ttl_s));
     return body;
 }
@@ -92,7 +94,7 @@ static int run(struct cli *cli, struct client *c, const char *model, const struc
 int cmd_lease(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
-    struct lease_args a = {.holder = "cairn", .reason = "command line"};
+    struct lease_args a = {.holder = "cairn", .reason = "command line", .ttl_s = TTL_DEFAULT};
     const struct cli_opt opts[] = {
         {.name = "holder", .arg = "TEXT", .help = "with take: who holds it", .str = &a.holder},
         {.name = "reason", .arg = "TEXT", .help = "with take: what for", .str = &a.reason},

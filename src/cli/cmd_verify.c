@@ -188,9 +188,9 @@ static int report(struct verify *v, const char *dir)
         json_decref(sha256);
         return v->failed ? EXIT_FAILED : EXIT_OK;
     }
-    cli_print_json(v->cli, json_pack("{s:s, s:s, s:b, s:o, s:O}", "directory", dir, "kind",
-                                     v->checkpoint ? "checkpoint" : "model", "ok", !v->failed,
-                                     "weights_sha256", sha256, "checks", v->checks));
+    cli_print_json(v->cli, json_pack("{s:o, s:s, s:b, s:o, s:O}", "directory", cli_json_text(dir),
+                                     "kind", v->checkpoint ? "checkpoint" : "model", "ok",
+                                     !v->failed, "weights_sha256", sha256, "checks", v->checks));
     return v->failed ? EXIT_FAILED : EXIT_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 static int print_help(struct cli *cli, const struct cli_opt *opts)
@@ -104,6 +105,17 @@ static bool wants(int argc, char **argv, const char *option, const char *brief)
     return false;
 }
 
+/* What goes into requests: commands that talk to a server have --url. */
+static bool can_be_sent(int argc, char **argv, const struct cli_opt *opts)
+{
+    if (!find(opts, "url", 3))
+        return true;
+    for (int i = 1; i < argc; i++)
+        if (!utf8_valid(argv[i], strlen(argv[i])))
+            return false;
+    return true;
+}
+
 int cli_options(struct cli *cli, int *argc, char **argv, const struct cli_opt *opts, int min,
                 int max)
 {
@@ -113,6 +125,8 @@ int cli_options(struct cli *cli, int *argc, char **argv, const struct cli_opt *o
     cli->json = wants(*argc, argv, "--json", NULL);
     if (wants(*argc, argv, "--help", "-h"))
         return print_help(cli, opts);
+    if (!can_be_sent(*argc, argv, opts))
+        return cli_usage(cli, "an argument is not UTF-8, as what is sent to a server must be");
     for (int i = 1; i < *argc; i++) {
         if (!done && strcmp(argv[i], "--") == 0) {
             done = true;

@@ -16,6 +16,8 @@ expect_exit 0 "$cairn" adapters apply lora --scale 0.5
 out_has "scale 0.5"
 expect_exit 0 "$cairn" adapters ls
 out_has yes
+for bad in nan inf 1e999 half; do expect_exit 2 "$cairn" adapters apply lora --scale $bad; done
+err_has scale
 expect_exit 1 "$cairn" adapters apply none
 err_has ADAPTER_NOT_FOUND
 expect_exit 0 "$cairn" adapters rm
@@ -24,6 +26,8 @@ expect_exit 2 "$cairn" adapters apply
 
 expect_exit 0 "$cairn" lease one
 out_has "no lease"
+expect_exit 1 "$cairn" lease one take --ttl 0
+err_has INVALID_LEASE_REQUEST
 expect_exit 0 "$cairn" lease one take --holder tests --ttl 60
 id=$(head -1 "$scratch/out")
 expect_exit 0 "$cairn" lease one

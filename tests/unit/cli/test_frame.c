@@ -181,7 +181,7 @@ static void an_error_is_one_line_and_with_json_an_object(void **state)
     err_set(&e, ERR_FORMAT, "bad bytes \xff here");
     assert_int_equal(cli_fail(&s.cli, &e), EXIT_FAILED);
     flush(&s);
-    assert_string_equal(s.err, "cairn nothing: bad bytes \xff here\n");
+    assert_string_equal(s.err, "cairn nothing: bad bytes ? here\n");
     v = json_loads(s.out, 0, NULL);
     assert_non_null(v);
     assert_string_equal(json_string_value(json_object_get(json_object_get(v, "error"), "message")),
@@ -241,6 +241,24 @@ static void a_progress_bar_is_drawn_on_a_terminal_only(void **state)
     close_screen(&s);
 }
 
+static void a_terminal_gets_no_control_characters(void **state)
+{
+    char *got;
+    size_t len;
+    FILE *screen = open_memstream(&got, &len), *plain = cli_terminal(screen);
+
+    (void)state;
+    assert_ptr_not_equal(plain, screen);
+    fprintf(plain, "a\x1b]0;title\a\tb\r\n\xc2");
+    fflush(plain); /* in the middle of a character */
+    fprintf(plain, "\x9b"
+                   "31m \xc2\xa9 \xe2\x82\xac \x7f\n");
+    fclose(plain);
+    fclose(screen);
+    assert_string_equal(got, "a?]0;title?\tb?\n?31m \xc2\xa9 \xe2\x82\xac ?\n");
+    free(got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +270,7 @@ int main(void)
         cmocka_unit_test(an_error_is_one_line_and_with_json_an_object),
         cmocka_unit_test(columns_of_a_table_line_up_by_characters),
         cmocka_unit_test(sizes_and_times_are_short),
+        cmocka_unit_test(a_terminal_gets_no_control_characters),
         cmocka_unit_test(a_progress_bar_is_drawn_on_a_terminal_only),
     };
 
