@@ -67,6 +67,32 @@ def test_the_mapped_tensors_are_those_of_the_file(client, server):
     assert client.status()["attached"] is False
 
 
+def test_a_load_after_the_attachment_has_ended_loads_nothing(client, server):
+    """As after a restart of the server: the views would show another memory than the one that was loaded into."""
+    with client.attach("tests") as weights:
+        name = weights.save("ended", 1)["name"]
+    client.load(model_id=server.row)
+    with pytest.raises(errors.AttachmentError):
+        weights.load(name)
+    assert client.status()["model"]["origin"] == "model"
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u20ac", "a b"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token):
+    with pytest.raises(errors.RequestError) as refusal:
+        Client("http://127.0.0.1:9", token)
+    assert token not in str(refusal.value)
+
+
+def test_an_arena_that_is_not_whole_leaves_no_attachment(client, monkeypatch):
+    def shorter(fd, bytes):
+        raise ValueError("mmap length is greater than file size")
+    monkeypatch.setattr(cairn_client.attachment.mmap, "mmap", shorter)
+    with pytest.raises(errors.Unreachable, match="cannot be mapped"):
+        client.attach("tests")
+    assert client.status()["attached"] is False
+
+
 def test_a_view_outside_of_a_commit_cannot_be_written(client):
     with client.attach() as weights:
         with pytest.raises(ValueError):

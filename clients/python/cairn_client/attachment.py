@@ -26,7 +26,7 @@ class Attachment:
         self._over = threading.Event()
         try:
             self.arena = self._map()
-        except OSError as e:
+        except (OSError, ValueError) as e:  # ValueError: not the whole arena is there
             self.call("detach")
             raise Unreachable("NO_MAPPING", f"the weights at {self.info['arena']['path']} cannot be mapped: {e}; "
                               "attach from the server's machine, as the server's user") from e
@@ -117,7 +117,9 @@ class Attachment:
         return self.call("plan/save" if plan else "save", {"manifest": manifest})
 
     def load(self, name=None, *, path=None, plan=False, **fields):
-        """Loads a checkpoint into the mapped memory: the views show its values afterwards."""
+        """Loads a checkpoint into the mapped memory: the views show its values afterwards. Where the attachment has
+        ended (a server that started anew has none) nothing is loaded."""
+        self.call("heartbeat")
         return self.client.load(name, path=path, plan=plan, attachment=self.id, **fields)
 
     # ---- adapters ----

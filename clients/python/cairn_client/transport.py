@@ -20,6 +20,8 @@ class Transport:
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._address, self._prefix, self._timeout_s = parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), timeout_s
         self._token = token if token is not None else os.environ.get("CAIRN_TOKEN", "")
+        if not all("!" <= c <= "~" for c in self._token):
+            raise RequestError("BAD_TOKEN", "the token holds a character that no token has")
 
     def call(self, method, path, body=None, attachment=None, lease=None):
         """The JSON of the answer. Raises a CairnError for status 400 and more, Unreachable when none came."""
