@@ -25,6 +25,12 @@ struct adam_factors adam_factors_of(const struct adam *a, int64_t step, double n
     };
 }
 
+bool adam_fits(const struct adam *a)
+{
+    /* the first step has the largest rate */
+    return isfinite((float)(a->lr / (1 - a->beta1))) && isfinite((float)(a->lr * a->weight_decay));
+}
+
 double adam_sum_squares(const float *g, size_t n)
 {
     double lane[LANES] = {0}, sum = 0;

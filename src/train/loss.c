@@ -141,6 +141,7 @@ static double token_weight(const struct loss_config *c, const struct loss_datum 
 struct totals {
     double loss, sum, weight, ratio, kl, clipped, gap;
     int64_t tokens;
+    bool counts;
 };
 
 static double datum_weight(const struct loss_config *c, const struct loss_datum *d)
@@ -178,6 +179,7 @@ static void run_datum(const struct loss_config *c, const struct loss_datum *d, d
         if (w != 0) {
             k = token_loss(c, d, i, lp);
             t->tokens++;
+            t->counts |= part != 0;
             sum += w * k.loss;
             if (loss_needs_old(c->kind))
                 count_policy(t, d, i, lp, w, k.clipped);
@@ -212,8 +214,12 @@ void loss_run(const struct loss_config *c, const struct loss_datum *data, int n_
         run_datum(c, &data[i], divisor, logprobs + at, elementwise + at, coef ? coef + at : NULL,
                   &t);
     }
-    *out = (struct loss_result){
-        .loss = t.loss, .sum = t.sum, .weight_sum = t.weight, .gap = t.gap, .tokens = t.tokens};
+    *out = (struct loss_result){.loss = t.loss,
+                                .sum = t.sum,
+                                .weight_sum = t.weight,
+                                .gap = t.gap,
+                                .tokens = t.tokens,
+                                .counts = t.counts};
     if (t.weight != 0) {
         out->ratio = t.ratio / t.weight;
         out->approx_kl = t.kl / t.weight;

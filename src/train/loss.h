@@ -51,6 +51,7 @@ struct loss_result {
     double ratio, approx_kl, clip_frac; /* policy losses: means over the weights */
     double gap;     /* policy losses: largest |logprob - old logprob| where there is weight */
     int64_t tokens; /* positions with weight != 0 */
+    bool counts;    /* one of them is not divided by 0: there is a loss to differentiate */
 };
 
 /* logprobs: all datums one after the other. elementwise (weight x loss of the token) and coef

@@ -233,6 +233,8 @@ static int check_adam(const struct adam *a, struct err *e)
         return err_set(e, ERR_ARG, "beta1 and beta2 must be at least 0 and below 1");
     if (!isfinite(a->eps) || !((float)a->eps > 0))
         return err_set(e, ERR_ARG, "eps must be above 0 in single precision");
+    if (!adam_fits(a))
+        return err_set(e, ERR_ARG, "learning rate and weight decay must fit single precision");
     return isnan(a->clip) ? err_set(e, ERR_ARG, "the norm to clip to is not a number") : 0;
 }
 

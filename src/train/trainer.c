@@ -406,7 +406,7 @@ static bool end_forward(struct trainer *t, struct err *e)
                     : "the weights give log-probabilities that are not finite");
         return end_pass(t, PHASE_FAILED);
     }
-    if (!op->backward || op->result.weight_sum == 0)
+    if (!op->backward || !op->result.counts)
         return end_pass(t, PHASE_DONE);
     t->phase = PASS_CLEAR;
     return true;

@@ -82,10 +82,12 @@ int trainer_begin_pass(struct trainer *t, const struct loss_config *loss, float 
 struct adam {
     double lr, beta1, beta2, eps, weight_decay, clip; /* clip <= 0: off */
 };
+/* The factors of a step fit single precision; an infinite one would make every value NaN. */
+bool adam_fits(const struct adam *a);
 /* next: memory of the same layout for the new weights (TRAIN_FULL; NULL for LoRA). ERR_ARG: another
- * layout; a rate or decay below 0, a beta outside [0,1), an eps that is not above 0. Fails in
- * trainer_run with ERR_FORMAT when a gradient is not finite or a value overflows F16: nothing has
- * changed then. Without gradients nothing changes and result.skipped is set. */
+ * layout; a rate or decay below 0 or too large, a beta outside [0,1), an eps that is not above 0.
+ * Fails in trainer_run with ERR_FORMAT when a gradient is not finite or a value overflows F16:
+ * nothing has changed then. Without gradients nothing changes and result.skipped is set. */
 int trainer_begin_step(struct trainer *t, const struct adam *a, struct weights *next,
                        struct err *e);
 

@@ -161,7 +161,7 @@ def test_weights_that_are_not_finite_any_more_fail_the_pass_and_the_run_can_be_m
     c = run.save()
     want = run.logprobs()
     run.backward()
-    run.step(1e38)
+    run.step(3.3e38, beta1=0, weight_decay=1)
     end = w.wait(w.post(run.path + "/forward-backward-passes", run.backward_body()), "error")
     assert end["error"] == end["error_code"] == "training_failed" and end["retryable"] is False
     assert end["error_details"]["operation_id"] == end["id"] and end["error_message"] and "response" not in end

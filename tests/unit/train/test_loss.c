@@ -364,10 +364,36 @@ static void no_weight_at_all_gives_no_loss_and_no_slope(void **state)
             c.targets[i] = -100;
         struct loss_result r = run(&c, &config);
 
-        assert_true(r.loss == 0 && r.sum == 0 && r.weight_sum == 0 && r.tokens == 0);
+        assert_true(r.loss == 0 && r.sum == 0 && r.weight_sum == 0 && r.tokens == 0 && !r.counts);
         for (int i = 0; i < c.n; i++)
             assert_true(c.coef[i] == 0);
     }
+}
+
+/* Only a division by their sum can make them count for nothing. */
+static void weights_that_cancel_count_unless_they_divide(void **state)
+{
+    struct call c;
+
+    (void)state;
+    for (int k = 0; k < LOSS_FORWARD_LOGPROB; k++)
+        for (int sum = 0; sum < 2; sum++) {
+            struct loss_config config = loss_defaults((enum loss_kind)k);
+
+            config.sum = sum;
+            fill(&c);
+            for (int i = 0; i < c.n; i++) {
+                c.targets[i] = 1;
+                c.mask[i] = 1;
+                c.weights[i] = i == 2 ? 1 : i == 10 ? -1 : 0;
+            }
+            struct loss_result r = run(&c, &config);
+            bool divided = !sum && config.kind != LOSS_GRPO && config.kind != LOSS_SURROGATE;
+
+            assert_true(config.kind == LOSS_SURROGATE || r.weight_sum == 0);
+            assert_true(r.counts == !divided);
+            assert_true(divided == (r.loss == 0 && c.coef[2] == 0 && c.coef[10] == 0));
+        }
 }
 
 static void vectors_that_are_left_out_count_as_one(void **state)
@@ -408,6 +434,7 @@ int main(void)
         cmocka_unit_test(bounds_are_on_the_ratio_itself),
         cmocka_unit_test(a_position_of_weight_zero_says_nothing),
         cmocka_unit_test(no_weight_at_all_gives_no_loss_and_no_slope),
+        cmocka_unit_test(weights_that_cancel_count_unless_they_divide),
         cmocka_unit_test(vectors_that_are_left_out_count_as_one),
         cmocka_unit_test(every_public_name_is_known),
     };

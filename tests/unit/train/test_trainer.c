@@ -593,11 +593,12 @@ static void a_call_that_cannot_run_is_refused_before_it_begins(void **state)
     assert_int_equal(e.code, ERR_ARG);
     assert_int_equal(trainer_begin_step(r.t, &a, other.other, &e), -1);
     assert_int_equal(trainer_begin_step(r.t, &a, NULL, &e), -1);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         struct adam bad = a;
-        double *field[] = {&bad.lr, &bad.beta1, &bad.beta2, &bad.eps, &bad.weight_decay, &bad.clip};
+        double *field[] = {&bad.lr,           &bad.beta1, &bad.beta2, &bad.eps,
+                           &bad.weight_decay, &bad.clip,  &bad.lr,    &bad.weight_decay};
 
-        *field[i] = i == 3 ? 1e-60 : NAN;
+        *field[i] = i == 3 ? 1e-60 : i < 6 ? NAN : 1e42;
         assert_int_equal(trainer_begin_step(r.t, &bad, r.other, &e), -1);
         assert_int_equal(e.code, ERR_ARG);
     }
