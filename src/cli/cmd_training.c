@@ -58,13 +58,38 @@ static int print_object(struct cli *cli, json_t *o)
     return EXIT_OK;
 }
 
+/* Every page of a list as one answer. */
+static json_t *all_pages(struct client *c, const char *path, struct err *e)
+{
+    json_t *all = NULL, *page;
+    char address[128];
+    size_t have = 0, came;
+
+    do {
+        snprintf(address, sizeof address, "%s?limit=%d&offset=%zu", path, PAGE, have);
+        page = client_weaver(c, "GET", address, NULL, e);
+        if (!page) {
+            json_decref(all);
+            return NULL;
+        }
+        came = json_array_size(json_object_get(page, "items"));
+        if (all)
+            json_array_extend(json_object_get(all, "items"), json_object_get(page, "items"));
+        else
+            all = json_incref(page);
+        have += came;
+        json_decref(page);
+    } while (came == PAGE);
+    return all;
+}
+
 static int get_and_print(struct cli *cli, struct client *c, const char *path,
                          const char *const *columns, int n)
 {
     struct err e = {0};
-    json_t *page = client_weaver(c, "GET", path, NULL, &e);
+    json_t *list = all_pages(c, path, &e);
 
-    return page ? print_items(cli, page, columns, n) : cli_fail(cli, &e);
+    return list ? print_items(cli, list, columns, n) : cli_fail(cli, &e);
 }
 
 /* ---- runs ---- */
@@ -169,7 +194,7 @@ int cmd_runs(struct cli *cli, int argc, char **argv)
     if (rc >= 0)
         return rc;
     if (argc == 1 || says(argc, argv, "ls", 0))
-        rc = get_and_print(cli, c, "/api/v1/training-runs?limit=100", columns, 6);
+        rc = get_and_print(cli, c, "/api/v1/training-runs", columns, 6);
     else if (says(argc, argv, "show", 1))
         rc = show_run(cli, c, argv[2]);
     else if (says(argc, argv, "redo", 1))
@@ -247,7 +272,7 @@ int cmd_checkpoints(struct cli *cli, int argc, char **argv)
     if (rc >= 0)
         return rc;
     if (argc == 1 || says(argc, argv, "ls", 0))
-        rc = get_and_print(cli, c, "/api/v1/checkpoints?limit=100", columns, 6);
+        rc = get_and_print(cli, c, "/api/v1/checkpoints", columns, 6);
     else if (says(argc, argv, "show", 1) || says(argc, argv, "rm", 1) || says(argc, argv, "ttl", 2))
         rc = with_checkpoint(cli, c, argc, argv);
     else
@@ -257,6 +282,22 @@ int cmd_checkpoints(struct cli *cli, int argc, char **argv)
 }
 
 /* ---- operations ---- */
+
+/* A week of them is too much to read. */
+static int newest_operations(struct cli *cli, struct client *c, const char *const *columns, int n)
+{
+    struct err e = {0};
+    json_t *page = client_weaver(c, "GET", "/api/v1/operations?limit=100", NULL, &e);
+    json_int_t total =
+        json_integer_value(json_object_get(json_object_get(page, "pagination"), "total_count"));
+    size_t shown = json_array_size(json_object_get(page, "items"));
+
+    if (!page)
+        return cli_fail(cli, &e);
+    if (!cli->json && total > (json_int_t)shown)
+        fprintf(cli->out, "the newest %zu of %" JSON_INTEGER_FORMAT "\n", shown, total);
+    return print_items(cli, page, columns, n);
+}
 
 int cmd_ops(struct cli *cli, int argc, char **argv)
 {
@@ -272,7 +313,7 @@ int cmd_ops(struct cli *cli, int argc, char **argv)
     if (rc >= 0)
         return rc;
     if (argc == 1 || says(argc, argv, "ls", 0)) {
-        rc = get_and_print(cli, c, "/api/v1/operations?limit=100", columns, 6);
+        rc = newest_operations(cli, c, columns, 6);
     } else if (says(argc, argv, "show", 1)) {
         segment = client_escape(c, argv[2]);
         snprintf(path, sizeof path, "/api/v1/operations/%s", segment ? segment : "");

@@ -65,3 +65,21 @@ expect_exit 0 "$cairn" verify "$scratch/checkpoints/demo/step-000007"
 expect_exit 1 "$cairn" promote "weaver://$run/checkpoints/best" demo 7
 err_has CHECKPOINT_EXISTS
 expect_exit 2 "$cairn" promote "weaver://$run/checkpoints/best"
+
+# more than one page of them: all are listed
+/usr/bin/python3 - "$scratch/state/cairn.db" <<'EOF'
+import sqlite3
+import sys
+
+db = sqlite3.connect(sys.argv[1], timeout=60)
+row = dict(zip([c[1] for c in db.execute("PRAGMA table_info(weaver_checkpoints)")],
+               db.execute("SELECT * FROM weaver_checkpoints WHERE slug = 'best'").fetchone()))
+for i in range(230):
+    new = {**row, "id": f"00000000-0000-4000-8000-{i:012}", "slug": f"copy-{i}"}
+    db.execute(f"INSERT INTO weaver_checkpoints ({', '.join(new)}) VALUES ({', '.join('?' * len(new))})", list(new.values()))
+db.commit()
+EOF
+expect_exit 0 "$cairn" checkpoints
+[ "$(grep -c /copy- "$scratch/out")" -eq 230 ] || die "checkpoints lists $(grep -c /copy- "$scratch/out") of 230"
+expect_exit 0 "$cairn" checkpoints --json
+jq -e '(.items | length) == 231 and (.items | map(.id) | unique | length) == 231' "$scratch/out" >/dev/null || die "checkpoints --json"
