@@ -26,8 +26,17 @@ static void refuse_id(struct api_call *call)
     refusal_clear(&r);
 }
 
+static bool is_weaver(const char *raw_path)
+{
+    return strncmp(raw_path, "/api/v1/", 8) == 0;
+}
+
 static void answer_unknown(struct api_call *call, const struct api_match *m)
 {
+    if (is_weaver(call->req->raw_path)) { /* its table knows the methods of each address */
+        weaver_face(call);
+        return;
+    }
     if (!*m->allow) {
         api_bare(call, 404, "Not Found");
         return;
@@ -54,11 +63,6 @@ void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
     else
         m.route->fn(&call);
     free(m.rest);
-}
-
-static bool is_weaver(const char *raw_path)
-{
-    return strncmp(raw_path, "/api/v1/", 8) == 0;
 }
 
 /* The file, and what a form wraps around it. */

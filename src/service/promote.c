@@ -14,6 +14,7 @@
 #include "service/memory.h"
 #include "service/save_op.h"
 #include "service/service.h"
+#include "service/weaver/bases.h"
 #include "service/weaver/merged.h"
 #include "service/weaver/samplers.h"
 #include "service/weights.h"
@@ -38,6 +39,21 @@ static int refuse_source(const struct refusal *own, const char *name, struct ref
     if (own->code == REFUSAL_W_CHECKPOINT_CORRUPT)
         return refuse_with(r, REFUSAL_CHECKPOINT_NOT_LOADABLE, details, "%s", own->message);
     return refuse_with(r, REFUSAL_CHECKPOINT_NOT_FOUND, details, "%s", own->message);
+}
+
+/* A full model has all its weights, but its lineage has no root then. */
+static int refuse_base(const char *base, const char *name, struct refusal *r)
+{
+    struct refusal own = {0};
+    int rc;
+
+    refuse(&own, REFUSAL_W_BASE_MODEL_NOT_FOUND,
+           "The base '%.200s' of this checkpoint is not in the catalogue any more: register it "
+           "under that name.",
+           base);
+    rc = refuse_source(&own, name, r);
+    refusal_clear(&own);
+    return rc;
 }
 
 /* The lineage root of what the run began with: a checkpoint's is the base in its name. */
@@ -69,6 +85,7 @@ int check_promoted(void *ctx, struct refusal *r)
     const char *name = json_string_value(json_object_get(p->save.op.req->body, "checkpoint"));
     struct refusal own = {0};
     struct err e = {0};
+    int64_t row;
 
     if (!s->weaver)
         return refuse_internal(
@@ -79,8 +96,10 @@ int check_promoted(void *ctx, struct refusal *r)
         refusal_clear(&own);
         return -1;
     }
-    if (catalogue_get(s->db, p->source->row_id, &p->base, &e) < 0)
-        return refuse_internal(r, &e);
+    row = w_base_row(s->weaver, p->source->row_id, p->source->base_model);
+    if (catalogue_get(s->db, row, &p->base, &e) < 0)
+        return e.code == ERR_NOT_FOUND ? refuse_base(p->source->base_model, name, r)
+                                       : refuse_internal(r, &e);
     p->save.image = image_ref(p->source->image);
     name_base(p);
     return 0;

@@ -239,10 +239,37 @@ static void answer(struct api_call *call, const struct asked *a, struct buf *tex
     *status = run(call, a->route, &c, text);
     if (ended)
         memcpy(ended, c.ended, UUID_TEXT);
+    if (*status == 416)
+        http_resp_headerf(call->resp, "Content-Range", "bytes */%lld", (long long)c.file_size);
     if (c.file >= 0)
         send_file(call, &c);
     json_decref(query);
     buf_release(&origin);
+}
+
+static size_t hex_run(const char *s, bool *zero)
+{
+    size_t n = strspn(s, "0123456789abcdef");
+
+    *zero = strspn(s, "0") >= n;
+    return n;
+}
+
+/* As W3C has it: "00-<32 hex>-<16 hex>-<2 hex>", ids that are not all zeros. Another text tells no
+ * call from the next: a client that traces nothing sends the same one each time. */
+static bool is_trace(const char *s)
+{
+    static const size_t lengths[] = {2, 32, 16, 2};
+    bool zero;
+
+    for (int i = 0; s && i < 4; i++) {
+        if (hex_run(s, &zero) != lengths[i] || (zero && (i == 1 || i == 2)))
+            return false;
+        s += lengths[i];
+        if (i < 3 && *s++ != '-')
+            return false;
+    }
+    return s != NULL;
 }
 
 /* A request that changes something, with a trace: its answer is kept. */
@@ -283,7 +310,7 @@ void weaver_face(struct api_call *call)
         refusal_clear(&r);
         return;
     }
-    if (trace && strcmp(a.route->method, "GET") != 0)
+    if (is_trace(trace) && strcmp(a.route->method, "GET") != 0)
         answer_once(call, &a, trace, &text, &status);
     else
         answer(call, &a, &text, &status, NULL);

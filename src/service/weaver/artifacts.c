@@ -254,10 +254,12 @@ static int drop(void *arg, const struct w_artifact *a)
     return 0;
 }
 
-/* What was being exported when the process ended is made again when it is asked for. */
+/* What was being exported when the process ended is made again when it is asked for; of what was
+ * deleted the files may still be there. */
 int w_artifacts_restart(struct weaver *w, struct err *e)
 {
-    if (w_artifact_each(w, "status = 'pending'", NULL, drop, w, e) < 0)
+    if (w_artifact_each(w, "status IN ('pending', 'deleted')", NULL, drop, w, e) < 0)
         return -1;
-    return db_run(w->db, e, "DELETE FROM weaver_artifacts WHERE status = 'pending'", "");
+    return db_run(w->db, e, "DELETE FROM weaver_artifacts WHERE status IN ('pending', 'deleted')",
+                  "");
 }

@@ -77,6 +77,20 @@ int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64
     return 0;
 }
 
+int64_t w_base_row(struct weaver *w, int64_t row_id, const char *name)
+{
+    struct model_row row = {0};
+    struct refusal ignored = {0};
+    struct err e = {0};
+    int64_t found = row_id, tokens;
+
+    if (row_id == 0 || catalogue_get(w->db, row_id, &row, &e) < 0)
+        found = w_base_find(w, name, &row, &tokens, &ignored) == 0 ? row.id : 0;
+    model_row_release(&row);
+    refusal_clear(&ignored);
+    return found;
+}
+
 void w_base_plain(struct weaver *w, const char *name, struct buf *out)
 {
     struct model_row row = {0};

@@ -9,6 +9,7 @@
 #include "db/db.h"
 #include "service/times.h"
 #include "service/weaver/impl.h"
+#include "service/weaver/rows.h"
 #include "service/weaver/scope.h"
 #include "store/catalogue.h"
 
@@ -197,23 +198,34 @@ int weaver_quota_list(struct weaver *w, struct weaver_call *c, struct refusal *r
     if (w_page(c, 25, &limit, &offset, r) < 0)
         return -1;
     rc = db_query(&q, w->db, &e,
-                  "SELECT id, owner, amount_usd, reason, created_ms, count(*) OVER ()"
+                  "SELECT id, owner, amount_usd, reason, created_ms"
                   " FROM weaver_quota_requests ORDER BY rowid DESC LIMIT ? OFFSET ?",
                   "ii", limit, offset);
     items = json_array();
     while (rc == 0 && (rc = db_step(&q, &e)) > 0) {
         json_array_append_new(items, quota_object(db_text(&q, 0), db_text(&q, 1), db_text(&q, 2),
                                                   db_text(&q, 3), db_int(&q, 4)));
-        total = db_int(&q, 5);
         rc = 0;
     }
     db_query_end(&q, w->db);
+    if (rc == 0)
+        rc = w_count(w->db, "weaver_quota_requests", &total, &e);
     if (rc < 0) {
         json_decref(items);
         return w_refuse_err(r, &e);
     }
     c->data = w_list(items, total, limit, offset);
     return 0;
+}
+
+/* "12", "12.50" */
+static bool is_amount(const char *s)
+{
+    size_t whole = strspn(s, "0123456789"), part = 0;
+
+    if (s[whole] == '.')
+        part = 1 + strspn(s + whole + 1, "0123456789");
+    return whole > 0 && part != 1 && !s[whole + part] && strlen(s) <= 32;
 }
 
 int weaver_quota_request(struct weaver *w, struct weaver_call *c, struct refusal *r)
@@ -225,7 +237,7 @@ int weaver_quota_request(struct weaver *w, struct weaver_call *c, struct refusal
 
     if (w_str(c->body, "amount_usd", &amount, r) < 0 || w_str(c->body, "reason", &reason, r) < 0)
         return -1;
-    if (!amount || !*amount || strlen(amount) > 32 || strlen(reason) > 4096)
+    if (!amount || !is_amount(amount) || strlen(reason) > 4096)
         return w_bad(r, "amount_usd must be a decimal number as a string, reason at most 4096 "
                         "characters.");
     if (uuid_new(id, &e) < 0 || db_run(w->db, &e,

@@ -64,7 +64,7 @@ int weaver_checkpoint_all(struct weaver *w, struct weaver_call *c, struct refusa
     p.items = json_array();
     if (w_ckpt_each(w,
                     "(?1 IS NULL OR model_id = ?1) AND status IN ('pending', 'completed') AND"
-                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY rowid DESC",
+                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY created_ms DESC, rowid DESC",
                     w_query(c, "model_id"), add_to_page, &p, &e) < 0) {
         json_decref(p.items);
         return w_refuse_err(r, &e);
@@ -85,21 +85,12 @@ int weaver_checkpoint_get(struct weaver *w, struct weaver_call *c, struct refusa
 
 /* ---- lifetime ---- */
 
-static int set_row(struct weaver *w, const struct w_ckpt *k, struct err *e)
-{
-    return db_run(w->db, e,
-                  "UPDATE weaver_checkpoints SET ttl_s = nullif(?, 0), expires_ms = nullif(?, 0)"
-                  " WHERE id = ?",
-                  "iit", k->ttl_s, k->expires_ms, k->id);
-}
-
 /* The file first: it is the authority for deletion. */
 static int set_expiry(struct weaver *w, const struct w_ckpt *k, struct refusal *r)
 {
     struct err e = {0};
 
-    if (ckpt_files_set_expiry(w, k, &e) < 0 || set_row(w, k, &e) < 0 ||
-        w_artifacts_follow(w, k->id, k->expires_ms, &e) < 0)
+    if (ckpt_files_set_expiry(w, k, &e) < 0 || w_ckpt_follow(w, k, &e) < 0)
         return w_refuse_err(r, &e);
     return 0;
 }

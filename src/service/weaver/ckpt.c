@@ -12,12 +12,12 @@
 #include "base/str.h"
 #include "db/db.h"
 #include "service/times.h"
+#include "service/weaver/artifact_rows.h"
 #include "service/weaver/bases.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/operations.h"
 #include "service/weaver/rows.h"
-#include "store/catalogue.h"
 
 /* A checkpoint that something reads. */
 struct w_pin {
@@ -208,29 +208,21 @@ void w_ckpt_drop(struct weaver *w, const char *id)
         log_ev(LOG_ERROR, "weaver_checkpoint", "id=%s cause=\"%s\"", id, e.msg);
 }
 
+int w_ckpt_follow(struct weaver *w, const struct w_ckpt *c, struct err *e)
+{
+    if (db_run(w->db, e,
+               "UPDATE weaver_checkpoints SET ttl_s = nullif(?, 0), expires_ms = nullif(?, 0)"
+               " WHERE id = ?",
+               "iit", c->ttl_s, c->expires_ms, c->id) < 0)
+        return -1;
+    return w_artifacts_follow(w, c->id, c->expires_ms, e);
+}
+
 /* ---- find ---- */
 
 bool ckpt_expired(const struct w_ckpt *c)
 {
     return c->expires_ms && clock_wall_ms() >= c->expires_ms;
-}
-
-/* Rows of the catalogue may have been made anew (a reindex, another registration): then the base is
- * the row that has its name. */
-static void find_base(struct weaver *w, struct w_ckpt *c)
-{
-    struct model_row row = {0};
-    struct refusal ignored = {0};
-    struct err e = {0};
-    int64_t tokens;
-
-    if (c->row_id == 0 || catalogue_get(w->db, c->row_id, &row, &e) < 0) {
-        c->row_id = 0;
-        if (w_base_find(w, c->base_model, &row, &tokens, &ignored) == 0)
-            c->row_id = row.id;
-    }
-    model_row_release(&row);
-    refusal_clear(&ignored);
 }
 
 int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct refusal *r)
@@ -255,7 +247,7 @@ int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct re
     if (strcmp(out->status, "completed") != 0)
         return refuse(r, REFUSAL_W_CHECKPOINT_NOT_READY,
                       "The checkpoint '%.300s' is still being saved.", ref);
-    find_base(w, out);
+    out->row_id = w_base_row(w, out->row_id, out->base_model);
     return 0;
 }
 
@@ -266,7 +258,7 @@ void w_ckpt_last(struct weaver *w, const char *model_id, struct buf *out)
 
     if (find_row(w,
                  "model_id = ?1 AND status = 'completed' AND (expires_ms IS NULL OR"
-                 " expires_ms > ?3) ORDER BY rowid DESC",
+                 " expires_ms > ?3) ORDER BY created_ms DESC, rowid DESC",
                  model_id, NULL, &c, &ignored) > 0)
         w_ckpt_path(&c, out);
 }
@@ -326,7 +318,7 @@ json_t *w_ckpt_objects(struct weaver *w, const char *model_id, struct err *e)
 
     if (w_ckpt_each(w,
                     "model_id = ?1 AND status IN ('pending', 'completed') AND"
-                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY rowid",
+                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY created_ms, rowid",
                     model_id, add_object, items, e) == 0)
         return items;
     json_decref(items);
@@ -389,13 +381,20 @@ bool w_ckpt_pinned(struct weaver *w, const char *id)
 
 /* ---- the end of their time ---- */
 
+/* A change of expiry.json that the row missed: the process ended between the two. */
 static int bury(void *arg, const struct w_ckpt *c)
 {
     struct weaver *w = arg;
+    struct w_ckpt now = *c;
     struct err e = {0};
 
-    if (w_ckpt_pinned(w, c->id) || !ckpt_files_expired(w, c, &e))
+    if (w_ckpt_pinned(w, c->id))
         return 0;
+    if (!ckpt_files_expired(w, &now, &e)) {
+        if (now.expires_ms != c->expires_ms && w_ckpt_follow(w, &now, &e) < 0)
+            log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
+        return 0;
+    }
     if (db_run(w->db, &e,
                "UPDATE weaver_checkpoints SET status = 'deleted', deleted_ms = ? WHERE id = ?",
                "it", clock_wall_ms(), c->id) < 0 ||
@@ -422,19 +421,37 @@ void w_ckpts_sweep(struct weaver *w)
         log_ev(LOG_WARNING, "weaver_sweep", "cause=\"%s\"", e.msg);
 }
 
-/* What the operation that saved it answers: an export names the path apart. */
+/* What the operation that saved it answers: an export names the path apart. NULL: nothing, as the
+ * checkpoint was only half of it. */
 static json_t *result_of(struct weaver *w, const struct w_ckpt *c)
 {
     struct db_stmt q;
     struct err ignored = {0};
-    bool exported = false;
+    bool exported = false, half = false;
 
     if (db_query(&q, w->ops, &ignored, "SELECT type FROM weaver_operations WHERE id = ?", "t",
                  c->operation_id) == 0 &&
-        db_step(&q, &ignored) > 0)
+        db_step(&q, &ignored) > 0) {
         exported = strcmp(db_text(&q, 0), "export_sampler") == 0;
+        half = strcmp(db_text(&q, 0), "export_hf") == 0;
+    }
     db_query_end(&q, w->ops);
-    return ckpt_result(c, exported);
+    return half ? NULL : ckpt_result(c, exported);
+}
+
+/* The checkpoint is there, so its operation is done. */
+static int finish_operation(void *arg, const struct w_ckpt *c)
+{
+    struct weaver *w = arg;
+    json_t *object = result_of(w, c);
+    char *text = object ? w_dump(object) : NULL;
+    struct err e = {0};
+
+    if (text && w_ops_finish_row(w, c->operation_id, text, &e) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
+    json_decref(object);
+    free(text);
+    return 0;
 }
 
 static int settle(void *arg, const struct w_ckpt *c)
@@ -442,26 +459,37 @@ static int settle(void *arg, const struct w_ckpt *c)
     struct weaver *w = arg;
     struct w_ckpt found = *c;
     struct err e = {0};
-    json_t *object = NULL;
-    char *text = NULL;
 
     if (ckpt_files_settle(w, &found, &e) < 0) {
         log_ev(LOG_INFO, "weaver_checkpoint_unfinished", "id=%s cause=\"%s\"", c->id, e.msg);
         w_ckpt_drop(w, c->id);
         return 0;
     }
-    if (w_ckpt_complete(w, &found, &e) == 0 && (object = result_of(w, &found)) &&
-        (text = w_dump(object)))
-        w_ops_finish_row(w, c->operation_id, text, &e);
+    if (w_ckpt_complete(w, &found, &e) < 0) {
+        log_ev(LOG_ERROR, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
+        return 0;
+    }
     log_ev(LOG_INFO, "weaver_checkpoint_finished", "id=%s", c->id);
-    json_decref(object);
-    free(text);
+    return finish_operation(w, &found);
+}
+
+/* Its row was ended, and the process before the files were gone. */
+static int remove_left(void *arg, const struct w_ckpt *c)
+{
+    struct err e = {0};
+
+    if (ckpt_files_remove(arg, c->model_id, c->id, &e) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
     return 0;
 }
 
 int w_ckpts_restart(struct weaver *w, struct err *e)
 {
-    if (forget_tombstones(w, e) < 0)
+    if (w_ckpt_each(w, "status = 'deleted'", NULL, remove_left, w, e) < 0 ||
+        forget_tombstones(w, e) < 0 || w_ckpt_each(w, "status = 'pending'", NULL, settle, w, e) < 0)
         return -1;
-    return w_ckpt_each(w, "status = 'pending'", NULL, settle, w, e);
+    return w_ckpt_each(w,
+                       "status = 'completed' AND operation_id IN"
+                       " (SELECT id FROM weaver_operations WHERE status = 'pending')",
+                       NULL, finish_operation, w, e);
 }

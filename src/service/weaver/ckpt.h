@@ -69,6 +69,8 @@ int w_ckpt_insert_row(struct db *d, const struct w_ckpt *c, struct err *e);
 /* Takes created_ms, expires_ms, step of *c. */
 int w_ckpt_complete(struct weaver *w, struct w_ckpt *c, struct err *e);
 void w_ckpt_drop(struct weaver *w, const char *id);
+/* ttl_s and expires_ms of *c, which stand in its expiry.json, into its row and its exports'. */
+int w_ckpt_follow(struct weaver *w, const struct w_ckpt *c, struct err *e);
 /* By path or by id; of any model. checkpoint_not_found, checkpoint_expired, checkpoint_not_ready.
  */
 int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct refusal *r);
@@ -90,6 +92,7 @@ void w_ckpt_unpin(struct weaver *w, const char *id);
 bool w_ckpt_pinned(struct weaver *w, const char *id);
 /* Sees to those whose time is over, and to old tombstones. */
 void w_ckpts_sweep(struct weaver *w);
-/* Rows that an earlier process left pending: finished, or dropped. */
+/* Rows that an earlier process left pending: finished, or dropped; directories whose rows it ended.
+ * Before w_ops_restart: operations whose checkpoint is there are done. */
 int w_ckpts_restart(struct weaver *w, struct err *e);
 #endif

@@ -147,17 +147,21 @@ static int read_expiry(int dir_fd, int64_t *ttl_s, int64_t *expires_ms, struct e
     return o != NULL && ok;
 }
 
-bool ckpt_files_expired(struct weaver *w, const struct w_ckpt *c, struct err *e)
+bool ckpt_files_expired(struct weaver *w, struct w_ckpt *c, struct err *e)
 {
     int fd = ckpt_files_dir(w, c->model_id, c->id, e);
     int64_t ttl = 0, at = 0;
-    bool over;
+    bool known;
 
     if (fd < 0)
         return e->code == ERR_NOT_FOUND; /* somebody removed it: the row goes too */
-    over = read_expiry(fd, &ttl, &at, e) && at && clock_wall_ms() >= at;
+    known = read_expiry(fd, &ttl, &at, e);
     fs_close(fd);
-    return over;
+    if (known) {
+        c->ttl_s = ttl;
+        c->expires_ms = at;
+    }
+    return known && at && clock_wall_ms() >= at;
 }
 
 int ckpt_files_remove(struct weaver *w, const char *model_id, const char *id, struct err *e)

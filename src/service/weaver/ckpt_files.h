@@ -48,8 +48,8 @@ struct adapter *ckpt_files_adapter(struct weaver *w, const struct w_ckpt *c,
 int ckpt_files_whole(int dir_fd, const json_t *record, struct w_ckpt *c, struct err *e);
 
 int ckpt_files_set_expiry(struct weaver *w, const struct w_ckpt *c, struct err *e);
-/* expiry.json can be read and its time is over. */
-bool ckpt_files_expired(struct weaver *w, const struct w_ckpt *c, struct err *e);
+/* expiry.json can be read and its time is over. Where it can be read *c takes its lifetime. */
+bool ckpt_files_expired(struct weaver *w, struct w_ckpt *c, struct err *e);
 int ckpt_files_remove(struct weaver *w, const char *model_id, const char *id, struct err *e);
 /* Is a pending one whole on disk after all? Then its row's facts are filled in from there. */
 int ckpt_files_settle(struct weaver *w, struct w_ckpt *c, struct err *e);

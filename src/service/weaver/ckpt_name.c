@@ -77,7 +77,7 @@ int ckpt_check_name(const char *name, struct refusal *r)
     for (; at < end; n++) {
         size_t len = utf8_sequence(at, end);
 
-        if (len == 0 || *at < 0x20 || *at == 0x7f)
+        if (len == 0 || *at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] < 0xa0))
             return refuse(r, REFUSAL_W_INVALID_NAME, "A name has no control characters.");
         at += len;
     }

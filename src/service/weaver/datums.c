@@ -220,9 +220,10 @@ static int read_datum(struct reader *rd, const json_t *v)
     d->tokens = tokens;
     d->loss.n = n;
     rd->b->rows += n;
-    if (id && !json_is_null(id) && !json_is_string(id))
-        return refuse(rd->r, REFUSAL_W_INVALID_DATUM, "data[%d].datum_id must be a string.",
-                      rd->index);
+    if (id && !json_is_null(id) &&
+        (!json_is_string(id) || strlen(json_string_value(id)) != json_string_length(id)))
+        return refuse(rd->r, REFUSAL_W_INVALID_DATUM,
+                      "data[%d].datum_id must be a string without U+0000.", rd->index);
     if (json_is_string(id))
         rd->b->ids[rd->index] =
             arena_strdup(&rd->b->arena, json_string_value(id), json_string_length(id));

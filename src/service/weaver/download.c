@@ -66,7 +66,9 @@ int weaver_artifact_files(struct weaver *w, struct weaver_call *c, struct refusa
         return -1;
     if (strcmp(a.status, "completed") != 0) {
         json_decref(a.manifest);
-        return refuse(r, REFUSAL_W_CHECKPOINT_NOT_READY, "The artifact is not complete.");
+        return strcmp(a.status, "error") == 0
+                   ? refuse(r, REFUSAL_W_ARTIFACT_NOT_FOUND, "The export failed: %.300s", a.error)
+                   : refuse(r, REFUSAL_W_CHECKPOINT_NOT_READY, "The artifact is not complete.");
     }
     files = json_array();
     json_array_foreach (json_object_get(a.manifest, "files"), i, f) {
@@ -142,7 +144,7 @@ int weaver_file(struct weaver *w, struct weaver_call *c, struct refusal *r)
     fd = export_open(w, c->key, name, &size);
     if (fd < 0)
         return refuse(r, REFUSAL_W_ARTIFACT_NOT_FOUND, "The file is not there any more.");
-    n = size;
+    c->file_size = n = size;
     if (parse_range(c->range, size, &from, &n)) {
         if (n == 0) {
             fs_close(fd);
@@ -155,6 +157,5 @@ int weaver_file(struct weaver *w, struct weaver_call *c, struct refusal *r)
     c->file = fd;
     c->file_from = from;
     c->file_bytes = n;
-    c->file_size = size;
     return 0;
 }

@@ -21,6 +21,7 @@
 #include "service/weaver/models.h"
 #include "service/weaver/runs.h"
 #include "service/weaver/steps.h"
+#include "tensor/weights.h"
 
 /* ---- submitting ---- */
 
@@ -168,7 +169,14 @@ static int read_weights(struct weaver *w, struct train_op *t, int dir_fd, const 
     if (!sha)
         return err_set(e, ERR_FORMAT, "checkpoint.json does not name model.safetensors");
     t->engine.image = images_of_dir(w->images, t->ckpt.id, dir_fd, sha, e);
-    return t->engine.image ? 0 : -1;
+    if (!t->engine.image)
+        return -1;
+    /* A step writes the weights over those of the base: other files lie under its name now. */
+    if (weights_same_layout(t->engine.image->weights, &t->run->base->weights->index))
+        return 0;
+    return err_set(e, ERR_CONFLICT,
+                   "its tensors are not those of the base '%.200s' as it lies here",
+                   t->ckpt.base_model);
 }
 
 static int read_files(struct weaver *w, struct train_op *t, struct refusal *r)
@@ -185,6 +193,9 @@ static int read_files(struct weaver *w, struct train_op *t, struct refusal *r)
         return 0;
     if (e.code == ERR_NOMEM || e.code == ERR_SPACE)
         return w_refuse_err(r, &e);
+    if (e.code == ERR_CONFLICT)
+        return refuse(r, REFUSAL_W_CHECKPOINT_INCOMPATIBLE, "The checkpoint does not fit: %s",
+                      e.msg);
     return refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT, "The checkpoint cannot be used: %s", e.msg);
 }
 
@@ -218,7 +229,7 @@ static void load_job(void *arg)
     if (rc == 0)
         rc = read_files(t->w, t, &r);
     if (rc == 0 && closing(t))
-        rc = refuse(&r, REFUSAL_W_MODEL_TERMINATED, "The model was terminated.");
+        rc = w_run_refuse_ended(t->w, t->run, &r);
     if (rc == 0) {
         w_run_give_load(t);
         readers(t, -1);

@@ -17,6 +17,7 @@
 #include "service/times.h"
 #include "service/weaver/bases.h"
 #include "service/weaver/impl.h"
+#include "service/weaver/rows.h"
 #include "service/weaver/runs.h"
 #include "store/catalogue.h"
 
@@ -321,10 +322,7 @@ int weaver_model_list(struct weaver *w, struct weaver_call *c, struct refusal *r
     }
     db_query_end(&q, w->db);
     if (rc == 0)
-        rc = db_query(&q, w->db, &e, "SELECT count(*) FROM weaver_models", "");
-    if (rc == 0 && (rc = db_step(&q, &e)) > 0)
-        total = db_int(&q, 0);
-    db_query_end(&q, w->db);
+        rc = w_count(w->db, "weaver_models", &total, &e);
     buf_release(&sql);
     if (rc < 0) {
         json_decref(items);
@@ -392,6 +390,12 @@ static int refuse_ended_meanwhile(struct weaver *w, struct w_run *run, struct re
     return w_model_refuse_absent(w, run->id, r);
 }
 
+static struct image *base_of(struct weaver *w, struct w_run *run, struct refusal *r)
+{
+    run->row_id = w_base_row(w, run->row_id, run->base_model);
+    return w_base_image_of(w, run->row_id, r);
+}
+
 /* The lock of revivals is held: two would each take the memory and open the same log. */
 static struct w_run *bring_back(struct weaver *w, const char *id, struct refusal *r)
 {
@@ -407,7 +411,7 @@ static struct w_run *bring_back(struct weaver *w, const char *id, struct refusal
         refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
     else if (!v.active)
         w_model_refuse_absent(w, id, r);
-    else if ((base = w_base_image_of(w, v.run->row_id, r)) && w_run_start(w, v.run, base, r) == 0 &&
+    else if ((base = base_of(w, v.run, r)) && w_run_start(w, v.run, base, r) == 0 &&
              refuse_ended_meanwhile(w, v.run, r) == 0) {
         image_unref(base);
         return v.run;

@@ -98,7 +98,7 @@ void weaver_list_exports(struct service *s, identity_entry_fn *fn, void *arg)
     if (s->weaver &&
         w_ckpt_each(s->weaver,
                     "type = 'sampling' AND slug LIKE 'sampler-%' AND status = 'completed' AND"
-                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY rowid DESC",
+                    " (expires_ms IS NULL OR expires_ms > ?3) ORDER BY created_ms DESC, rowid DESC",
                     NULL, tell, &l, &e) < 0)
         log_ev(LOG_WARNING, "weaver_list", "cause=\"%s\"", e.msg);
 }

@@ -380,6 +380,14 @@ static int count_rows(struct weaver *w, const char *running, const char *model, 
     return rc < 0 ? -1 : 0;
 }
 
+static int check_status(const char *status, struct refusal *r)
+{
+    for (size_t i = 0; status && i < sizeof status_words / sizeof *status_words; i++)
+        if (strcmp(status, status_words[i]) == 0)
+            return 0;
+    return status ? w_bad(r, "status must be pending, running, done or error.") : 0;
+}
+
 /* Without the responses: they may be megabytes each. */
 int weaver_operation_list(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
@@ -390,7 +398,7 @@ int weaver_operation_list(struct weaver *w, struct weaver_call *c, struct refusa
     struct err e = {0};
     int rc;
 
-    if (w_page(c, 25, &limit, &offset, r) < 0)
+    if (w_page(c, 25, &limit, &offset, r) < 0 || check_status(status, r) < 0)
         return -1;
     list_running(w, &running);
     rc = running.failed ? err_nomem(&e)

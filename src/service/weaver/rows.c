@@ -33,6 +33,22 @@ int w_row_first(struct db *d, const struct w_table *t, const char *where, const 
     return rc;
 }
 
+int w_count(struct db *d, const char *table, int64_t *n, struct err *e)
+{
+    struct buf sql = {0};
+    struct db_stmt q;
+    int rc;
+
+    buf_printf(&sql, "SELECT count(*) FROM %s", table);
+    rc = db_query(&q, d, e, buf_str(&sql), "");
+    if (rc == 0)
+        rc = db_step(&q, e);
+    *n = rc > 0 ? db_int(&q, 0) : 0;
+    db_query_end(&q, d);
+    buf_release(&sql);
+    return rc < 0 ? -1 : 0;
+}
+
 static void drop(const struct w_table *t, char *rows, int n)
 {
     for (int i = 0; t->release && i < n; i++)

@@ -6,6 +6,7 @@
 #define SERVICE_WEAVER_ROWS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct db;
 struct db_stmt;
@@ -25,4 +26,6 @@ int w_row_first(struct db *d, const struct w_table *t, const char *where, const 
  * with *n 0: none; with *n -1: *e says why. */
 void *w_rows_all(struct db *d, const struct w_table *t, const char *where, const char *a, int *n,
                  struct err *e);
+/* How many rows a table has, whatever page of them was asked for. */
+int w_count(struct db *d, const char *table, int64_t *n, struct err *e);
 #endif

@@ -240,8 +240,16 @@ void w_run_give_load(struct train_op *t)
     run_submit(t->run->run, &t->engine);
 }
 
-static int refuse_terminated(const struct w_run *run, struct refusal *r)
+int w_run_refuse_ended(struct weaver *w, const struct w_run *run, struct refusal *r)
 {
+    bool stopping;
+
+    pthread_mutex_lock(&w->lock);
+    stopping = w->stopping;
+    pthread_mutex_unlock(&w->lock);
+    if (stopping)
+        return refuse(r, REFUSAL_W_SERVER_RESTARTED,
+                      "The server was stopped before this operation ended.");
     return refuse(r, REFUSAL_W_MODEL_TERMINATED,
                   "The model %s was terminated; its checkpoints are still there.", run->id);
 }
@@ -255,7 +263,7 @@ int w_run_submit(struct weaver *w, struct train_op *t, struct weaver_call *c, st
     }
     w_op_ref(&t->op); /* the queue's, given back by the end of the operation */
     if (!enter(w, t)) {
-        refuse_terminated(t->run, r);
+        w_run_refuse_ended(w, t->run, r);
         w_train_refused(w, t, r);
     }
     w_op_submitted(w, &t->op, c);
@@ -403,7 +411,7 @@ static void refuse_all(struct weaver *w, struct w_run *run, struct train_op *all
         struct refusal r = {0};
 
         all = t->next;
-        refuse_terminated(run, &r);
+        w_run_refuse_ended(w, run, &r);
         w_train_refused(w, t, &r);
     }
 }

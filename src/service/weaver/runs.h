@@ -108,6 +108,9 @@ struct w_run *w_run_peek(struct weaver *w, const char *id); /* NULL: not in memo
 /* The same for a load: a lost run comes back to life. */
 struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r);
 void w_run_unref(struct w_run *run); /* NULL is allowed */
+/* Why an operation of a run that ends does not: model_terminated, or server_restarted where the
+ * server stops. Always -1. */
+int w_run_refuse_ended(struct weaver *w, const struct w_run *run, struct refusal *r);
 /* Ends its operations and gives its memory back. */
 void w_run_end(struct weaver *w, struct w_run *run);
 void w_runs_end_all(struct weaver *w);

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <openssl/rand.h>
 #include <string.h>
 
@@ -194,8 +195,8 @@ int sample_read_logprobs(struct sample_op *x, const json_t *body, struct refusal
     if (read_prompt(x, body, r) < 0 || w_num(config, "temperature", &temperature, r) < 0 ||
         w_flag(body, "return_rollout_token_expert", &x->p.experts, r) < 0)
         return -1;
-    if (!((float)temperature > 0))
-        return w_bad(r, "loss_fn_config.temperature must be above 0.");
+    if (!((float)temperature > 0) || !isfinite((float)temperature))
+        return w_bad(r, "loss_fn_config.temperature must be above 0 and fit a float32.");
     x->p.prompt_temperature = temperature == 1 ? 0 : (float)temperature;
     return 0;
 }

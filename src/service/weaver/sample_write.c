@@ -116,6 +116,7 @@ static void write_prompt_tops(struct buf *b, const struct sample_op *x)
 
 static void write_samples(struct buf *b, const struct sample_op *x)
 {
+    bool scored = x->prompt_seen == x->n_prompt; /* an abort may come before */
     int made = 0;
 
     buf_add_str(b, "\"sequences\":[");
@@ -127,12 +128,12 @@ static void write_samples(struct buf *b, const struct sample_op *x)
         b->failed = b->failed || x->sequences[i].text.failed || x->sequences[i].masks.failed;
     }
     buf_add_str(b, "],");
-    if (x->p.prompt_logprobs)
+    if (x->p.prompt_logprobs && scored)
         write_prompt(b, x);
     else
         buf_add_str(b, "\"prompt_logprobs\":null");
     buf_add_char(b, ',');
-    if (x->p.prompt_top)
+    if (x->p.prompt_top && scored)
         write_prompt_tops(b, x);
     else
         buf_add_str(b, "\"topk_prompt_logprobs\":null");

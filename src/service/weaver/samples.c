@@ -324,7 +324,7 @@ static void ended(struct weaver *w, struct w_op *op)
     w_samples_pump(w);
 }
 
-/* Queued ones of a model (NULL: of all), off the queue. */
+/* Queued ones off the queue: samples of a model, or NULL: all. */
 static struct w_op *take_queued(struct weaver *w, const char *model_id)
 {
     struct w_op *all = NULL, **end = &all, **at = &w->sample_queue;
@@ -332,7 +332,7 @@ static struct w_op *take_queued(struct weaver *w, const char *model_id)
     while (*at) {
         struct sample_op *x = (struct sample_op *)*at;
 
-        if (model_id && strcmp(x->sampler->model_id, model_id) != 0) {
+        if (model_id && (x->only_logprobs || strcmp(x->sampler->model_id, model_id) != 0)) {
             at = &(*at)->next_ended;
             continue;
         }
@@ -427,13 +427,20 @@ static int pause_by_name(const char *name)
     return -1;
 }
 
+/* A request for log-probabilities has no part that could be given: it waits for the model instead.
+ */
+static enum sample_pause pause_of(const struct sample_op *x, enum sample_pause mode)
+{
+    return mode == PAUSE_ABORT && x->only_logprobs ? PAUSE_RETRACT : mode;
+}
+
 /* w->lock held. One that was cancelled stays so. */
 static void pause_running(struct weaver *w, const char *model_id, enum sample_pause mode)
 {
     for (struct sample_op *x = w->sampling; x; x = x->next_running)
         if (x->sampler->full && strcmp(x->sampler->model_id, model_id) == 0 &&
             x->pause != PAUSE_ABORT && (x->pause != PAUSE_RETRACT || mode == PAUSE_ABORT)) {
-            x->pause = mode;
+            x->pause = pause_of(x, mode);
             obey(x);
         }
 }

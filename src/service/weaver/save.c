@@ -21,8 +21,15 @@ enum { SAMPLING_TTL_S = 3600 };
 
 /* ---- submitting ---- */
 
-static int fill_name(struct w_ckpt *k, const char *name, struct refusal *r)
+static int read_name(const json_t *body, const char *key, struct w_ckpt *k, struct refusal *r)
 {
+    const json_t *v = json_object_get(body, key);
+    const char *name = NULL;
+
+    if (json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v))
+        return refuse(r, REFUSAL_W_INVALID_NAME, "A name has no control characters.");
+    if (w_str(body, key, &name, r) < 0)
+        return -1;
     if (!name)
         return 0;
     if (ckpt_check_name(name, r) < 0)
@@ -72,7 +79,7 @@ static int submit(struct weaver *w, struct train_op *t, struct weaver_call *c, s
 
 int weaver_save(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
-    const char *type = NULL, *name = NULL;
+    const char *type = NULL;
     struct w_run *run = w_run_take(w, c->key, r);
     struct train_op *t = run ? train_op_new(w, run, "save_checkpoint", c->owner, r) : NULL;
     int kind;
@@ -80,8 +87,7 @@ int weaver_save(struct weaver *w, struct weaver_call *c, struct refusal *r)
     w_run_unref(run);
     if (!t)
         return -1;
-    if (w_str(c->body, "type", &type, r) < 0 || w_str(c->body, "name", &name, r) < 0 ||
-        fill_name(&t->ckpt, name, r) < 0)
+    if (w_str(c->body, "type", &type, r) < 0 || read_name(c->body, "name", &t->ckpt, r) < 0)
         goto refused;
     kind = type ? ckpt_type_by_name(type) : -1;
     if (kind < 0) {
@@ -102,7 +108,6 @@ refused:
 
 int weaver_export_sampler(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
-    const char *name = NULL;
     struct w_run *run = w_run_take(w, c->key, r);
     struct train_op *t = run ? train_op_new(w, run, "export_sampler", c->owner, r) : NULL;
 
@@ -112,7 +117,7 @@ int weaver_export_sampler(struct weaver *w, struct weaver_call *c, struct refusa
     t->exported = true;
     t->ckpt.type = CKPT_SAMPLING;
     if (w_int(c->body, "seq_id", 1, INT64_MAX >> 1, &t->seq_id, r) < 0 ||
-        w_str(c->body, "path", &name, r) < 0 || fill_name(&t->ckpt, name, r) < 0 ||
+        read_name(c->body, "path", &t->ckpt, r) < 0 ||
         ckpt_read_ttl(c->body, &t->ckpt.ttl_s, r) < 0) {
         w_run_drop(w, t);
         return -1;
@@ -140,6 +145,15 @@ int weaver_export_model(struct weaver *w, struct weaver_call *c, struct refusal 
 
 /* ---- writing ---- */
 
+/* A failure behind the rename: no row will name the directory. */
+static void take_back(struct weaver *w, const struct w_ckpt *k)
+{
+    struct err e = {0};
+
+    if (ckpt_files_remove(w, k->model_id, k->id, &e) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", k->id, e.msg);
+}
+
 static int write_files(struct weaver *w, struct train_op *t, struct refusal *r)
 {
     struct ckpt_facts_of_run f = {
@@ -154,8 +168,10 @@ static int write_files(struct weaver *w, struct train_op *t, struct refusal *r)
     f.base_sha256 = sha;
     f.parent = parent;
     t->ckpt.step = t->engine.view.step;
-    if (ckpt_files_write(w, &t->ckpt, &f, &e) < 0 || w_ckpt_complete(w, &t->ckpt, &e) < 0)
+    if (ckpt_files_write(w, &t->ckpt, &f, &e) < 0 || w_ckpt_complete(w, &t->ckpt, &e) < 0) {
+        take_back(w, &t->ckpt);
         return w_refuse_err(r, &e);
+    }
     log_ev(LOG_INFO, "weaver_checkpoint", "id=%s model=%s slug=%s type=%s step=%lld", t->ckpt.id,
            t->ckpt.model_id, t->ckpt.slug, ckpt_type_name(t->ckpt.type), (long long)t->ckpt.step);
     return 0;

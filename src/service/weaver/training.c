@@ -127,8 +127,11 @@ static int read_adam(const json_t *params, struct adam *a, struct refusal *r)
         return w_bad(r, "adam_params: beta1 and beta2 must be at least 0 and below 1.");
     if (a->lr < 0 || a->weight_decay < 0)
         return w_bad(r, "adam_params: learning_rate and weight_decay must not be negative.");
-    if (a->eps <= 0)
-        return w_bad(r, "adam_params: eps must be above 0.");
+    if (!((float)a->eps > 0) || !isfinite((float)a->eps))
+        return w_bad(r, "adam_params: eps must be above 0 in single precision.");
+    if (!adam_fits(a))
+        return w_bad(r, "adam_params: learning_rate / (1 - beta1) and learning_rate * weight_decay "
+                        "must fit single precision.");
     return 0;
 }
 
@@ -242,8 +245,7 @@ static void answer_step(struct weaver *w, struct train_op *t)
 void w_train_outcome(const struct train_op *t, struct refusal *r)
 {
     if (t->outcome == RUN_CANCELLED)
-        refuse(r, REFUSAL_W_MODEL_TERMINATED,
-               "The model was terminated before this operation ended.");
+        w_run_refuse_ended(t->w, t->run, r);
     else if (t->err.code == ERR_NOMEM || t->err.code == ERR_SPACE)
         refuse(r, REFUSAL_W_OUT_OF_MEMORY, "%s", t->err.msg);
     else

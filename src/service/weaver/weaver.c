@@ -166,8 +166,8 @@ struct weaver *weaver_open(struct service *s, struct err *e)
     }
     *w = (struct weaver){.s = s, .db = s->db, .root_fd = -1};
     init_locks(w);
-    if (open_operations(w, e) < 0 || open_root(w, e) < 0 || w_ops_restart(w, e) < 0 ||
-        w_ckpts_restart(w, e) < 0 || w_artifacts_restart(w, e) < 0)
+    if (open_operations(w, e) < 0 || open_root(w, e) < 0 || w_ckpts_restart(w, e) < 0 ||
+        w_ops_restart(w, e) < 0 || w_artifacts_restart(w, e) < 0)
         goto fail;
     ckpt_files_clean(w);
     w->images = images_new(s, e);

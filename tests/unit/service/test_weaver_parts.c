@@ -126,6 +126,9 @@ static void names_have_characters_and_no_controls(void **state)
     assert_int_equal(ckpt_check_name("", &r), -1);
     assert_int_equal(ckpt_check_name("a\nb", &r), -1);
     assert_int_equal(ckpt_check_name("\x7f", &r), -1);
+    assert_int_equal(ckpt_check_name("a\xc2\x85", &r), -1);
+    assert_int_equal(ckpt_check_name("a\xc2\xa0", &r), 0);
+    ckpt_check_name("\xc2\x9f", &r);
     assert_int_equal(r.code, REFUSAL_W_INVALID_NAME);
     refusal_clear(&r);
 }
