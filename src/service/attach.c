@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/image.h"
@@ -186,6 +187,23 @@ static int install(struct op *op, struct refusal *r)
     return 0;
 }
 
+/* Shared memory may have less room than memory. */
+static int refuse_arena(const struct attach_op *a, const struct err *why, struct refusal *r)
+{
+    int64_t available = 0;
+    struct err e = {0};
+    int shm;
+
+    if (why->code != ERR_NOMEM && why->code != ERR_SPACE)
+        return refuse_internal(r, why);
+    memory_refuse_failed(a->source->weights->bytes, why, r);
+    shm = why->code == ERR_SPACE ? fs_open_dir("/dev/shm", &e) : -1;
+    if (shm >= 0 && fs_free_bytes(shm, &available, &e) == 0)
+        json_object_set_new(r->details, "available_bytes", json_integer(available));
+    fs_close(shm);
+    return -1;
+}
+
 /* One copy and one swap; a->moved says that the resident changed meanwhile. */
 static int attach_once(struct attach_op *a, struct refusal *r)
 {
@@ -195,10 +213,8 @@ static int attach_once(struct attach_op *a, struct refusal *r)
     if (op_on_engine(&a->op, attach_state_rules, note_source, r) < 0)
         return -1;
     rc = make_arena(a, &e);
-    if (rc < 0 && (e.code == ERR_NOMEM || e.code == ERR_SPACE))
-        rc = memory_refuse_failed(a->source->weights->bytes, &e, r);
-    else if (rc < 0)
-        rc = refuse_internal(r, &e);
+    if (rc < 0)
+        refuse_arena(a, &e, r);
     else
         rc = op_on_engine(&a->op, attach_install_rules, install, r);
     image_unref(a->source);

@@ -13,12 +13,15 @@
 #include "service/service.h"
 #include "tensor/weights.h"
 
+static json_t *memory_facts(size_t available, size_t required, size_t bytes)
+{
+    return json_pack("{s:I, s:I, s:I}", "available_bytes", (json_int_t)available, "required_bytes",
+                     (json_int_t)required, "snapshot_bytes", (json_int_t)bytes);
+}
+
 static int refuse_memory(size_t available, size_t required, size_t bytes, struct refusal *r)
 {
-    return refuse_with(r, REFUSAL_INSUFFICIENT_MEMORY,
-                       json_pack("{s:I, s:I, s:I}", "available_bytes", (json_int_t)available,
-                                 "required_bytes", (json_int_t)required, "snapshot_bytes",
-                                 (json_int_t)bytes),
+    return refuse_with(r, REFUSAL_INSUFFICIENT_MEMORY, memory_facts(available, required, bytes),
                        "%zu bytes of memory are free, %zu are needed.", available, required);
 }
 
@@ -70,7 +73,6 @@ int memory_refuse_failed(size_t bytes, const struct err *e, struct refusal *r)
     size_t available = 0;
 
     (void)meminfo_available(&available);
-    refuse_memory(available, bytes, bytes, r);
-    log_ev(LOG_WARNING, "memory_refused", "cause=\"%s\"", e->msg);
-    return -1;
+    return refuse_with(r, REFUSAL_INSUFFICIENT_MEMORY, memory_facts(available, bytes, bytes),
+                       "There is no memory for %zu bytes of weights: %s.", bytes, e->msg);
 }

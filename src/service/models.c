@@ -1,13 +1,11 @@
 #include "service/models.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "base/fs.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/image.h"
@@ -23,7 +21,6 @@
 #include "service/service.h"
 #include "service/times.h"
 #include "service/tokens.h"
-#include "service/weaver/weaver.h"
 #include "service/weights.h"
 #include "store/catalogue.h"
 #include "tensor/weights.h"
@@ -131,76 +128,6 @@ int models_get(struct service *s, int64_t id, json_t **data, struct refusal *r)
     *data = model_object(s, &row);
     model_row_release(&row);
     return 0;
-}
-
-/* ---- delete ---- */
-
-/* The directory of a huggingface row, if it lies beneath the cache. */
-static int remove_cached(struct service *s, const struct model_row *row, struct err *e)
-{
-    char *cache = realpath(s->settings->model_cache_dir, NULL);
-    size_t n = cache ? strlen(cache) : 0;
-    int fd, rc = 0;
-
-    if (n && strncmp(row->local_path, cache, n) == 0 && row->local_path[n] == '/') {
-        fd = fs_open_dir(cache, e);
-        rc = fd < 0 ? -1 : fs_remove_tree(fd, row->local_path + n + 1, e);
-        fs_close(fd);
-    }
-    free(cache);
-    return rc;
-}
-
-static int refuse_delete(struct service *s, const struct model_row *row, struct refusal *r)
-{
-    if (row->status == MODEL_LOADED || row->status == MODEL_LOADING)
-        return refuse_with(r, REFUSAL_MODEL_BUSY,
-                           json_pack("{s:s, s:I, s:s}", "reason", "loaded", "model_id",
-                                     (json_int_t)row->id, "status", model_status_name(row->status)),
-                           "Model '%s' is %s; unload it first.", row->name,
-                           model_status_name(row->status));
-    if (row->locked)
-        return refuse_locked(row, r);
-    if (!weaver_holds_row(s->weaver, row->id))
-        return 0;
-    return refuse_with(
-        r, REFUSAL_MODEL_BUSY,
-        json_pack("{s:s, s:I}", "reason", "training", "model_id", (json_int_t)row->id),
-        "Model '%s' is the base of training runs or sampling sessions; end them "
-        "first.",
-        row->name);
-}
-
-/* A load that began after the row was read keeps it: *gone stays false then. */
-static int delete_row(struct service *s, const struct model_row *row, bool *gone, struct refusal *r)
-{
-    struct err e = {0};
-
-    *gone = catalogue_delete_idle(s->db, row->id, &e) == 0;
-    if (!*gone)
-        return e.code == ERR_NOT_FOUND ? 0 : refuse_internal(r, &e);
-    if (strcmp(row->source, "huggingface") == 0 && row->local_path && remove_cached(s, row, &e) < 0)
-        return refuse_internal(r, &e);
-    return 0;
-}
-
-int models_delete(struct service *s, int64_t id, json_t **data, struct refusal *r)
-{
-    struct model_row row = {0};
-    bool gone = false;
-    int rc = 0;
-
-    while (rc == 0 && !gone) {
-        model_row_release(&row);
-        rc = model_find(s, id, &row, r);
-        if (rc == 0)
-            rc = refuse_delete(s, &row, r);
-        if (rc == 0)
-            rc = delete_row(s, &row, &gone, r);
-    }
-    model_row_release(&row);
-    *data = rc == 0 ? json_null() : NULL;
-    return rc;
 }
 
 /* ---- load ---- */

@@ -89,6 +89,26 @@ def test_a_repository_is_found_in_the_cache_and_its_delete_removes_it(own, layou
     refused(own.get(f"/api/models/{row['id']}"), 404, "MODEL_NOT_FOUND")
 
 
+def test_the_last_snapshot_of_a_repository_takes_its_blobs_with_it(own):
+    top, rows = own.cache / "models--org--shared", []
+    (top / "blobs").mkdir(parents=True)
+    for file in (MODELS / "tiny-llama").iterdir():
+        shutil.copy(file, top / "blobs" / f"blob-of-{file.name}")
+    for revision, quantization in (("aaa", "FP16"), ("bbb", "FP32")):
+        home = top / "snapshots" / revision
+        home.mkdir(parents=True)
+        for blob in (top / "blobs").iterdir():
+            (home / blob.name.removeprefix("blob-of-")).symlink_to(f"../../blobs/{blob.name}")
+        rows.append(granted(own.post("/api/models", {"source": "huggingface", "repo_id": "org/shared", "revision": revision,
+                                                     "custom_name": f"shared-{revision}", "quantization": quantization}), 202))
+    granted(own.call("DELETE", f"/api/models/{rows[0]['id']}"))
+    own.load(rows[1]["id"])
+    own.load(own.row)
+    assert not (top / "snapshots/aaa").exists()
+    granted(own.call("DELETE", f"/api/models/{rows[1]['id']}"))
+    assert not top.exists() and own.cache.exists()
+
+
 def test_a_preview_tells_what_a_registration_would_find_and_changes_nothing(own, tmp_path):
     before = granted(own.get("/api/models"))
     seen = granted(own.post("/api/models/preview", {"source": "local", "local_path": str(MODELS / "tiny-llama")}))

@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from conftest import OPERATOR, TRAINER, wait_until
+from conftest import OPERATOR, ROOT, TRAINER, wait_until
 from trainer import Trainer, ask, audit_lines, granted, refused, status
 
 HOLDER_ROUTES = ["detach", "heartbeat", "quiesce", "resume", "commit-begin", "commit-end", "save"]
@@ -147,6 +147,22 @@ def test_a_client_killed_inside_a_commit_leaves_torn_weights_and_every_v1_route_
     assert server.complete(max_tokens=2).status == 200
     events = {line["operation"]: (line["state_before"], line["state_after"]) for line in audit_lines(server)}
     assert events["weights_torn"] == ("writing", "torn") and "weights_attachment_stale" in events
+
+
+def test_shared_memory_without_room_is_named_with_what_is_free_there(make_server, tmp_path):
+    program = tmp_path / "cairn"
+    real = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+    program.write_text("#!/bin/sh\nexec unshare -m sh -c 'mount -t tmpfs -o size=100k tmpfs /dev/shm && exec \"$0\" \"$@\"' "
+                       f"{real} \"$@\"\n")
+    program.chmod(0o755)
+    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True).returncode:
+        pytest.skip("no mounts here")
+    server = make_server({"CAIRN": str(program), "WEIGHTS_SHM_TRANSPORT": "posix_shm"})
+    details = refused(server.weights("attach"), 507, "INSUFFICIENT_MEMORY")
+    assert details["available_bytes"] <= 100 << 10 < details["required_bytes"]
+    assert "shared memory" in details["user_message"]
+    assert status(server)["attached"] is False and server.complete().status == 200
+    server.stop()
 
 
 def test_no_tokens_means_no_weights_routes_and_no_open_server(make_server):
