@@ -33,6 +33,7 @@ static int cmd_serve(struct cli *cli, int argc, char **argv)
 
     if (status >= 0)
         return status;
+    o.json = cli->json;
     status = serve(&o, cli->out, &e) == 0 ? EXIT_OK : cli_fail(cli, &e);
     clearerr(cli->out); /* a server may be started without a standard output */
     return status;
@@ -76,11 +77,12 @@ int main(int argc, char **argv)
 {
     struct cli cli = {.out = isatty(STDOUT_FILENO) ? cli_terminal(stdout) : stdout, .err = stderr};
     int status = cli_main(&cli, commands, argc, argv);
+    bool lost = fflush(cli.out) != 0 || ferror(cli.out); /* a full disk shows here at the latest */
 
-    /* A full disk shows here at the latest. */
-    if ((fflush(cli.out) != 0 || ferror(cli.out)) && status == EXIT_OK) {
-        fputs("cairn: the output could not be written\n", stderr);
-        status = EXIT_FAILED;
-    }
-    return status;
+    if (cli.out != stdout)
+        fclose(cli.out);
+    if (!lost)
+        return status;
+    fputs("cairn: the output could not be written\n", stderr);
+    return status == EXIT_OK ? EXIT_FAILED : status;
 }

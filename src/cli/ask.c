@@ -33,13 +33,13 @@ json_t *ask_body(struct client *c, const struct ask_args *a, struct err *e)
     }
     if (a->model)
         json_object_set_new(body, "model", json_string(a->model));
-    if (a->temperature >= 0)
+    if (!isnan(a->temperature))
         json_object_set_new(body, "temperature", json_real(a->temperature));
-    if (a->top_p >= 0)
+    if (!isnan(a->top_p))
         json_object_set_new(body, "top_p", json_real(a->top_p));
-    if (a->max_tokens >= 0)
+    if (a->max_tokens != CLI_UNSET)
         json_object_set_new(body, "max_tokens", json_integer(a->max_tokens));
-    if (a->seed >= 0)
+    if (a->seed != CLI_UNSET)
         json_object_set_new(body, "seed", json_integer(a->seed));
     return body;
 }

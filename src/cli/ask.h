@@ -4,23 +4,25 @@
 #define CLI_ASK_H
 
 #include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/cli.h"
+
 struct buf;
-struct cli;
 struct client;
 struct err;
 
 struct ask_args {
     const char *model;         /* NULL: the resident */
-    double temperature, top_p; /* < 0: the server's default */
-    int64_t max_tokens, seed;  /* < 0: not sent */
+    double temperature, top_p; /* NaN, CLI_UNSET: not sent, so the server's default counts */
+    int64_t max_tokens, seed;
 };
 
-#define ASK_ARGS_INIT                                                \
-    {                                                                \
-        .temperature = -1, .top_p = -1, .max_tokens = -1, .seed = -1 \
+#define ASK_ARGS_INIT                                                                \
+    {                                                                                \
+        .temperature = NAN, .top_p = NAN, .max_tokens = CLI_UNSET, .seed = CLI_UNSET \
     }
 #define ASK_OPTIONS(a)                                                                        \
     {.name = "model", .arg = "NAME", .help = "default: what is resident", .str = &(a).model}, \

@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -58,9 +59,9 @@ static int help_for(struct cli *cli, const struct cli_cmd *cmds, const char *nam
 
 int cli_main(struct cli *cli, const struct cli_cmd *cmds, int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "help";
+    const char *name = argc > 1 ? argv[1] : "help", *term = getenv("TERM");
 
-    cli->terminal = isatty(fileno(cli->err)) == 1;
+    cli->terminal = isatty(fileno(cli->err)) == 1 && !(term && strcmp(term, "dumb") == 0);
     if (is_any(name, "--version", "-V", "version")) {
         fprintf(cli->out, "cairn %s\n", CAIRN_VERSION);
         return EXIT_OK;
@@ -124,6 +125,9 @@ int cli_usage(struct cli *cli, const char *problem)
 {
     fprintf(cli->err, "cairn %s: %s\nusage: cairn %s [OPTIONS]%s%s\n", cli->cmd->name, problem,
             cli->cmd->name, *cli->cmd->args ? " " : "", cli->cmd->args);
+    if (cli->json)
+        cli_print_json(cli, json_pack("{s:{s:s, s:o}}", "error", "code", "usage", "message",
+                                      cli_json_text(problem)));
     return EXIT_USAGE;
 }
 

@@ -20,6 +20,9 @@ struct cli;
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
+/* The value of a number option that was not given; no text of a command line gives it. */
+#define CLI_UNSET INT64_MIN
+
 typedef int cli_fn(struct cli *cli, int argc, char **argv);
 
 struct cli_cmd {
@@ -62,8 +65,8 @@ int cli_options(struct cli *cli, int *argc, char **argv, const struct cli_opt *o
 /* "cairn NAME: message" on err (and, with --json, {"error": {"code", "message"}} on out);
  * EXIT_FAILED. */
 int cli_fail(struct cli *cli, const struct err *e);
-int cli_usage(struct cli *cli,
-              const char *problem); /* "what is wrong", then the usage line; EXIT_USAGE */
+/* "what is wrong", then the usage line (with --json also as an error on out); EXIT_USAGE. */
+int cli_usage(struct cli *cli, const char *problem);
 
 /* A string value of text that may quote a damaged file: bytes that are not UTF-8 become '?'. Owned.
  */
@@ -88,7 +91,8 @@ void cli_table_print(struct cli_table *t, FILE *out);
 FILE *cli_terminal(FILE *to);
 
 /* A progress bar on a terminal, redrawn at most ten times a second; nothing elsewhere, but one line
- * at the end. A zeroed struct with cli and label set is ready. total 0: unknown. */
+ * at the end. A zeroed struct with cli and label set is ready. total 0: unknown, and the time that
+ * it takes is shown. */
 struct cli_progress {
     struct cli *cli;
     const char *label;

@@ -1,4 +1,5 @@
-/* cli/cmd_chat.c - cairn chat: a conversation with the resident model, streamed; one turn with -m.
+/* cli/cmd_chat.c - cairn chat: a conversation with the resident model, streamed; one turn with
+ * --message.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,13 +29,15 @@ static int turn(struct cli *cli, struct client *c, const struct ask_args *args, 
         return err_set(e, ERR_ARG, "the text is not UTF-8");
     json_array_append_new(messages, asked);
     body = ask_body(c, args, e);
-    if (!body)
-        return -1;
-    json_object_set(body, "messages", messages);
-    json_object_set_new(body, "stream_options", json_pack("{s:b}", "include_usage", 1));
-    rc = ask_stream(cli, c, "/v1/chat/completions", body, &answer, e);
+    if (body) {
+        json_object_set(body, "messages", messages);
+        json_object_set_new(body, "stream_options", json_pack("{s:b}", "include_usage", 1));
+        rc = ask_stream(cli, c, "/v1/chat/completions", body, &answer, e);
+    }
     if (rc == 0)
         json_array_append_new(messages, message("assistant", buf_str(&answer)));
+    else /* a question without an answer is no part of the conversation */
+        json_array_remove(messages, json_array_size(messages) - 1);
     buf_release(&answer);
     json_decref(body);
     return rc;
@@ -60,8 +63,11 @@ static int converse(struct cli *cli, struct client *c, const struct ask_args *ar
         if (n <= 0)
             break;
         rc = turn(cli, c, args, messages, line, e);
-        if (rc < 0)
+        if (rc < 0 && !asks)
             break;
+        if (rc < 0) /* whoever sits there may ask again */
+            cli_fail(cli, e);
+        rc = 0;
     }
     free(line);
     return rc;

@@ -96,7 +96,7 @@ static int wait_loaded(struct cli *cli, struct client *c, const char *path)
         const char *status = json_string_value(json_object_get(row, "status"));
 
         if (row && status && !strcmp(status, "loading")) {
-            cli_progress_update(&bar, (uint64_t)clock_ms_since(start), 0);
+            cli_progress_update(&bar, 0, 0);
             json_decref(row);
             nanosleep(&pause, NULL);
             continue;
@@ -147,7 +147,7 @@ int cmd_load(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
     const char *path = NULL;
-    int64_t model_id = 0;
+    int64_t model_id = CLI_UNSET;
     bool plan = false;
     const struct cli_opt opts[] = {
         {.name = "path",
@@ -172,14 +172,14 @@ int cmd_load(struct cli *cli, int argc, char **argv)
 
     if (rc >= 0)
         return rc;
-    if ((argc == 2) + (path != NULL) + (model_id != 0) != 1)
+    if ((argc == 2) + (path != NULL) + (model_id != CLI_UNSET) != 1)
         return cli_usage(cli, "say what to load in one way: WHAT, --path or --model-id");
     c = client_new(&args, &e);
     if (!c)
         return cli_fail(cli, &e);
     if (path)
         rc = load_weights(cli, c, json_pack("{s:s}", "path", path), plan);
-    else if (model_id)
+    else if (model_id != CLI_UNSET)
         rc = load_weights(cli, c, json_pack("{s:I}", "model_id", (json_int_t)model_id), plan);
     else if (is_checkpoint_name(argv[1]))
         rc = load_weights(cli, c, json_pack("{s:s}", "name", argv[1]), plan);

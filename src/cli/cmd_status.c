@@ -32,8 +32,11 @@ static int print_status(struct cli *cli, json_t *data)
 
     if (cli->json)
         return cli_print_json(cli, data);
-    fprintf(cli->out, "model       %s (%s), commits %lld\n", json_text_or(model, "name", "-"),
-            json_text_or(model, "origin", "-"), (long long)int_of(data, "commits"));
+    if (json_is_object(model))
+        fprintf(cli->out, "model       %s (%s), commits %lld\n", json_text_or(model, "name", "-"),
+                json_text_or(model, "origin", "-"), (long long)int_of(data, "commits"));
+    else
+        fprintf(cli->out, "model       none; `cairn load MODEL` loads one\n");
     fprintf(cli->out, "weights     %s, %lld step%s since load\n",
             json_text_or(data, "weights_state", "-"), (long long)int_of(data, "steps_since_load"),
             int_of(data, "steps_since_load") == 1 ? "" : "s");

@@ -27,8 +27,14 @@ static int complain(struct cli *cli, const char *what, const char *name)
 {
     char text[256];
 
-    snprintf(text, sizeof text, "%s: --%s", what, name);
+    snprintf(text, sizeof text, "%s: %s%s", what, *name == '-' ? "" : "--", name);
     return cli_usage(cli, text);
+}
+
+/* There are none but -h; "-" and negative numbers are operands. */
+static bool is_short(const char *arg)
+{
+    return arg[0] == '-' && ((arg[1] >= 'a' && arg[1] <= 'z') || (arg[1] >= 'A' && arg[1] <= 'Z'));
 }
 
 static bool parse_int(const char *text, int64_t *out)
@@ -38,7 +44,7 @@ static bool parse_int(const char *text, int64_t *out)
 
     errno = 0;
     v = strtoll(text, &end, 10);
-    if (errno || end == text || *end)
+    if (errno || end == text || *end || v == CLI_UNSET)
         return false;
     *out = v;
     return true;
@@ -130,6 +136,8 @@ int cli_options(struct cli *cli, int *argc, char **argv, const struct cli_opt *o
     for (int i = 1; i < *argc; i++) {
         if (!done && strcmp(argv[i], "--") == 0) {
             done = true;
+        } else if (!done && is_short(argv[i])) {
+            return complain(cli, "unknown option", argv[i]);
         } else if (done || strncmp(argv[i], "--", 2) != 0) {
             argv[kept++] = argv[i];
         } else if (strcmp(argv[i], "--json") != 0) {

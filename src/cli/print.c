@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "base/clock.h"
 #include "cli/cli.h"
@@ -108,20 +109,46 @@ void cli_table_print(struct cli_table *t, FILE *out)
 
 /* ---- progress ---- */
 
-enum { BAR = 30, REDRAW_NS = 100000000 };
+enum { BAR = 30, BESIDE_BAR = 40, COLUMNS = 80, REDRAW_NS = 100000000 };
+
+static const double SPEED_FROM_S = 0.1; /* what is shorter says nothing about a speed */
+
+static int columns_of(FILE *f)
+{
+    struct winsize w;
+
+    return ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : COLUMNS;
+}
+
+/* The bar has as many places as the line leaves; a line that wraps could not be drawn over. */
+static void write_bar(FILE *out, double part, int columns)
+{
+    int places = columns - BESIDE_BAR < BAR ? columns - BESIDE_BAR : BAR;
+
+    if (places <= 0)
+        return;
+    fputc('[', out);
+    for (int i = 0; i < places; i++)
+        fputc(i < (int)(part * places) ? '#' : '.', out);
+    fputs("] ", out);
+}
 
 static void draw(const struct cli_progress *p, uint64_t done, uint64_t total)
 {
     double part = total ? (double)done / (double)total : 0,
            seconds = clock_ms_since(p->started_ns) / 1e3;
-    int full = (int)(part * BAR);
+    int columns = columns_of(p->cli->err) - width_of(p->label);
     char size[24], speed[24];
 
-    fprintf(p->cli->err, "\r\033[K%s  [", p->label);
-    for (int i = 0; i < BAR; i++)
-        fputc(i < full ? '#' : '.', p->cli->err);
-    fprintf(p->cli->err, "] %3d%%  %s  %s/s", (int)(part * 100), cli_bytes(size, done),
-            cli_bytes(speed, seconds > 0 ? (uint64_t)((double)done / seconds) : 0));
+    fprintf(p->cli->err, "\r\033[K%s  ", p->label);
+    if (total == 0) {
+        fputs(cli_duration(size, seconds), p->cli->err);
+    } else {
+        write_bar(p->cli->err, part, columns);
+        fprintf(p->cli->err, "%3d%%  %s", (int)(part * 100), cli_bytes(size, done));
+        if (seconds >= SPEED_FROM_S)
+            fprintf(p->cli->err, "  %s/s", cli_bytes(speed, (uint64_t)((double)done / seconds)));
+    }
     fflush(p->cli->err);
 }
 

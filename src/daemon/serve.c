@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -264,14 +265,22 @@ static int start_work(struct daemon *d, struct err *e)
     return batches_start(d->service->batches, openai_batch_row, &d->api, e);
 }
 
-static void run(struct daemon *d, const sigset_t *stop, FILE *out)
+static void say_where(const struct daemon *d, bool json, FILE *out)
 {
-    bool six = strchr(d->config.settings.host, ':') != NULL;
+    const char *host = d->config.settings.host;
+    bool six = strchr(host, ':') != NULL;
+
+    fprintf(out, "%shttp://%s%s%s:%d%s\n", json ? "{\"listening\": \"" : "listening on ",
+            six ? "[" : "", host, six ? "]" : "", http_server_port(d->http), json ? "\"}" : "");
+    if (fflush(out) != 0) /* nobody has to listen to it */
+        __fpurge(out);
+    clearerr(out);
+}
+
+static void run(const sigset_t *stop)
+{
     int got;
 
-    fprintf(out, "listening on http://%s%s%s:%d\n", six ? "[" : "", d->config.settings.host,
-            six ? "]" : "", http_server_port(d->http));
-    fflush(out);
     while (sigwait(stop, &got) == EINTR)
         ;
     log_ev(LOG_INFO, "stopping", "signal=%d", got);
@@ -325,8 +334,10 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
         rc = build(&d, e);
     if (rc == 0)
         rc = start_work(&d, e);
-    if (rc == 0)
-        run(&d, &stop, out);
+    if (rc == 0) {
+        say_where(&d, o->json, out);
+        run(&stop);
+    }
     take_down(&d);
     buf_release(&warnings);
     return rc;

@@ -2,6 +2,7 @@
 #ifndef DAEMON_SERVE_H
 #define DAEMON_SERVE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -17,6 +18,7 @@ struct serve_options {
     const char *checkpoint_dir;
     int64_t port; /* 0: the system chooses */
     int64_t threads;
+    bool json; /* the line that says where it listens is {"listening": URL} */
 };
 
 /* Reads the environment (daemon/config.h) and runs until SIGTERM or SIGINT. Prints `listening on
