@@ -186,6 +186,7 @@ static int build(struct daemon *d, struct err *e)
 
 static void take_down(struct daemon *d)
 {
+    log_end_waits();
     service_stop(d->service);
     if (d->http)
         http_server_stop(d->http, STOP_GRACE_MS);
@@ -331,6 +332,8 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
     if (rc == 0)
         rc = config_check(&d.config, e);
     if (rc == 0)
+        rc = log_start(e);
+    if (rc == 0)
         rc = build(&d, e);
     if (rc == 0)
         rc = start_work(&d, e);
@@ -339,6 +342,7 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
         run(&stop);
     }
     take_down(&d);
+    log_stop();
     buf_release(&warnings);
     return rc;
 }

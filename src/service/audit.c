@@ -99,12 +99,23 @@ void audit_format(const struct audit_line *line, int status, const struct refusa
     buf_add_char(out, '}');
 }
 
-void audit_write(const struct audit_line *line, int status, const struct refusal *r)
+static void write_with(void (*log)(const char *line), const struct audit_line *line, int status,
+                       const struct refusal *r)
 {
     struct buf text = {0};
 
     audit_format(line, status, r, &text);
     if (!text.failed)
-        log_json(buf_str(&text));
+        log(buf_str(&text));
     buf_release(&text);
+}
+
+void audit_write(const struct audit_line *line, int status, const struct refusal *r)
+{
+    write_with(log_audit, line, status, r);
+}
+
+void audit_note(const struct audit_line *line)
+{
+    write_with(log_audit_later, line, 200, NULL);
 }

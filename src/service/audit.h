@@ -42,5 +42,8 @@ void audit_begin(struct audit_line *line, const char *operation);
 /* The line as JSON text, keys in their fixed order. r NULL: accepted with `status`. */
 void audit_format(const struct audit_line *line, int status, const struct refusal *r,
                   struct buf *out);
+/* Returns when the line is on record. */
 void audit_write(const struct audit_line *line, int status, const struct refusal *r);
+/* What the server does on its own, written by the engine's thread, which waits for nobody. */
+void audit_note(const struct audit_line *line);
 #endif

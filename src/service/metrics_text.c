@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/log.h"
 #include "base/procinfo.h"
 #include "engine/engine.h"
 #include "engine/meter.h"
@@ -285,6 +286,8 @@ static void write_process(struct page *p, struct service *s, const char *version
            "Bytes of request bodies held.");
     single(p, "cairn_http_requests_total", "counter", NULL, (double)http->requests_total,
            "Requests of all routes.");
+    single(p, "cairn_log_dropped_total", "counter", NULL, (double)log_dropped(),
+           "Lines of the log that were dropped because nobody read standard error.");
     single(p, "process_start_time_seconds", "gauge", NULL, (double)s->started_wall_ms / 1e3,
            "Unix time of the start.");
     single(p, "process_cpu_seconds_total", "counter", NULL, f.cpu_seconds,

@@ -151,7 +151,7 @@ static void audit_event(struct service *s, const char *operation, enum condition
         memcpy(line.model, served->name, sizeof line.model);
     line.state_before = condition_name(before);
     line.state_after = condition_name(w->condition);
-    audit_write(&line, 200, NULL);
+    audit_note(&line);
 }
 
 void state_attachment_stale(struct service *s, const char *why)
