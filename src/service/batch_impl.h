@@ -22,6 +22,7 @@ struct batch_note {
     const char *waits;       /* why nothing runs (static), or NULL */
     char lease[SECRET_MAX];  /* of the caller; "": none */
     int64_t renew_ns, ttl_s; /* of that lease */
+    uint64_t missed; /* 1 + the count of loads at which its model was found missing; 0: never */
 };
 
 struct batches {

@@ -255,6 +255,7 @@ static int insert(struct batches *b, struct batch_row *row, const char *lease, s
     new_id("batch_", row->id, sizeof row->id);
     batch_files_new_id(row->output_file_id);
     batch_files_new_id(row->error_file_id);
+    memcpy(row->boot, b->s->boot_id, sizeof row->boot);
     row->at[AT_CREATED] = time(NULL);
     row->at[AT_EXPIRES] = row->at[AT_CREATED] + (int64_t)row->window_hours * HOUR_S;
     if (lease)

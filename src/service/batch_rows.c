@@ -213,7 +213,7 @@ static int insert_locked(struct db *d, struct batch_row *row, struct err *e)
     if (db_prepare(&q, d,
                    "INSERT INTO batches (id, status, endpoint, input_file_id, window_hours, "
                    "metadata, pack, output_expires_s, output_file_id, error_file_id, created_s, "
-                   "expires_s) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 "
+                   "expires_s, boot) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 "
                    "WHERE EXISTS (SELECT 1 FROM files WHERE id = ?4 AND status = 'processed')",
                    e) < 0)
         return -1;
@@ -229,6 +229,7 @@ static int insert_locked(struct db *d, struct batch_row *row, struct err *e)
     db_bind_text(&q, row->error_file_id);
     db_bind_int(&q, row->at[AT_CREATED]);
     db_bind_int(&q, row->at[AT_EXPIRES]);
+    db_bind_text(&q, row->boot);
     rc = db_step(&q, e);
     db_finish(&q);
     if (rc == 0 && db_changes(d) != 1)

@@ -62,8 +62,8 @@ struct batch_row {
     char *model;
     int64_t model_row;
     uint64_t load_counter;
-    char boot[9];                                                 /* of the process that counted */
-    char *errors;                                                 /* JSON list, or NULL */
+    char boot[9]; /* of the process that made the row, then of the one that counted */
+    char *errors; /* JSON list, or NULL */
     char output_file_id[FILE_ID_MAX], error_file_id[FILE_ID_MAX]; /* reserved from the start */
     int64_t at[BATCH_TIMES];
     int64_t total, completed, failed;

@@ -15,6 +15,7 @@
 #include "service/leases.h"
 #include "service/refusal.h"
 #include "service/service.h"
+#include "service/state.h"
 
 enum { BAD_AT_ONCE = 64, LOOK_EVERY = 64 };
 
@@ -159,6 +160,48 @@ static int validate_lines(struct validation *v, int fd, struct err *e)
     return rc;
 }
 
+/* ---- a model that is not there ---- */
+
+/* A batch that was accepted before this start had its model then; a server that has just begun has
+ * none. So it waits for it like a batch whose rows run, instead of failing. */
+static bool is_older(const struct validation *v)
+{
+    return strcmp(v->row->boot, v->b->s->boot_id) != 0;
+}
+
+static uint64_t loads(struct batches *b)
+{
+    struct weights_state w;
+
+    state_read(b->s, &w, NULL);
+    return w.load_counter + 1;
+}
+
+/* Nothing was loaded since its model was missed: there is nothing new to look at. */
+static bool still_missed(struct batches *b, const char *id)
+{
+    uint64_t now = loads(b);
+    const struct batch_note *note;
+    bool same;
+
+    pthread_mutex_lock(&b->lock);
+    note = batch_note_locked(b, id);
+    same = note && note->missed == now;
+    pthread_mutex_unlock(&b->lock);
+    return same;
+}
+
+static void note_missed(struct batches *b, const char *id, uint64_t at)
+{
+    struct batch_note *note;
+
+    pthread_mutex_lock(&b->lock);
+    note = batch_note_locked(b, id);
+    if (note)
+        note->missed = at;
+    pthread_mutex_unlock(&b->lock);
+}
+
 /* ---- the verdict ---- */
 
 static int fail(struct validation *v, const char *code, const char *message, const char *param)
@@ -236,9 +279,26 @@ static int begin(struct validation *v, struct err *e)
     return batch_rows_update(v->b->s->db, v->row, BATCH_VALIDATING, e) < 0 ? -1 : 0;
 }
 
+/* `at`: the count of loads before it was looked for. */
+static int without_model(struct validation *v, const struct refusal *r, uint64_t at)
+{
+    if (r->code == REFUSAL_V1_WEIGHTS_TORN) {
+        v->waits = "weights_torn";
+        return 0;
+    }
+    if (is_older(v) && r->code != REFUSAL_V1_MODEL_NOT_FOUND) {
+        note_missed(v->b, v->row->id, at);
+        v->waits = "model_not_resident";
+        return 0;
+    }
+    return fail(v, "model_not_resident",
+                "The model of the batch is not resident, and a batch never loads one.", "model");
+}
+
 static int decide(struct validation *v, struct err *e)
 {
     struct refusal r = {0};
+    uint64_t at = loads(v->b);
     int rc;
 
     if (v->valid == 0)
@@ -248,14 +308,7 @@ static int decide(struct validation *v, struct err *e)
     if (v->several_models)
         return fail(v, "multiple_models", "The lines name more than one model.", "model");
     if (bind(v, &r) < 0) {
-        if (r.code == REFUSAL_V1_WEIGHTS_TORN) {
-            v->waits = "weights_torn";
-            rc = 0;
-        } else {
-            rc = fail(v, "model_not_resident",
-                      "The model of the batch is not resident, and a batch never loads one.",
-                      "model");
-        }
+        rc = without_model(v, &r, at);
         refusal_clear(&r);
         return rc;
     }
@@ -290,6 +343,8 @@ bool batch_validate(struct batches *b, struct batch_row *row)
 
     if (identity_refuse_torn(b->s, &torn) < 0)
         v.waits = "weights_torn";
+    else if (still_missed(b, row->id))
+        v.waits = "model_not_resident";
     else
         rc = run(&v, &e);
     if (row->status < BATCH_COMPLETED) /* one that has ended is not to be noted again */

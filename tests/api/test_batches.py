@@ -464,6 +464,28 @@ def test_every_open_state_ends_after_a_restart(make_server, tmp_path):
     assert [own.get(f"/v1/files/{batch[k]}/content").body for k in ("output_file_id", "error_file_id")] == kept
 
 
+def test_a_batch_that_was_being_validated_waits_for_its_model_after_a_restart(make_server, tmp_path):
+    """A server that has just begun has no model, which is no fault of the batch's. A new batch fails, as ever."""
+    own = make_server({"BATCH_WAIT_POLL_S": "0.05"}, state=tmp_path)
+    name, row = own.model, own.row
+    batch = wait_for(own, start(own, many(own, 400, 60)), lambda b: b["request_counts"]["completed"] > 0)
+    own.stop(signal.SIGKILL)
+    change(own, batch, status="validating", model=None, in_progress_s=None, next_offset=0, next_line=1, output_bytes=0, error_bytes=0,
+           completed=0, failed=0)
+    own.start()
+    batch = wait_for(own, look(own, batch), lambda b: b["millm"]["waiting_reason"])
+    assert (batch["status"], batch["millm"]["waiting_reason"]) == ("validating", "model_not_resident")
+    own.register_and_load("tiny-qwen3")  # another one than it names: looked at, and it goes on waiting
+    own.model = name
+    new = wait(own, start(own, many(own, 2)))  # behind it in the queue
+    assert (new["status"], error_codes(new)) == ("failed", ["model_not_resident"])
+    assert look(own, batch)["status"] == "validating"
+    own.load(row)
+    batch = wait(own, look(own, batch))
+    assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 400)
+    results(own, batch)
+
+
 def test_a_batch_is_forgotten_a_while_after_its_end(make_server):
     own = make_server({"BATCH_RETENTION_INTERVAL_S": "0.05"})
     old, young = (wait(own, start(own, jsonl([line(own, "a")]))) for _ in range(2))
