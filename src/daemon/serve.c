@@ -111,6 +111,15 @@ static int open_store(struct daemon *d, struct err *e)
     return d->schema ? relink_runs(d, e) : -1;
 }
 
+static void log_slow_step(void *arg, const struct engine_slow_step *s)
+{
+    (void)arg;
+    log_ev(LOG_WARNING, "slow_step",
+           "took_ms=%.0f expected_ms=%.0f decode_rows=%d prompt_rows=%d page_faults=%ld "
+           "preempted=%ld",
+           s->ms, s->expected_ms, s->decode_rows, s->prefill_rows, s->page_faults, s->switches);
+}
+
 static int start_engine(struct daemon *d, struct err *e)
 {
     const struct settings *s = &d->config.settings;
@@ -125,6 +134,7 @@ static int start_engine(struct daemon *d, struct err *e)
         .hold_timeout_ms = (int64_t)(s->hold_request_timeout_s * 1000),
         .train_share = s->train_share,
         .background_share = s->background_share,
+        .on_slow_step = log_slow_step,
     };
 
     d->engine = engine_start(&c, e);

@@ -29,6 +29,15 @@ struct served;
 
 enum { SLOT_TIMES_DEFAULT = 50, SLOT_TIMES_MAX = 1000 };
 
+/* A step that took far longer than its kind does of late, and what the process saw meanwhile. */
+struct engine_slow_step {
+    int decode_rows, prefill_rows;
+    double ms, expected_ms;
+    long page_faults,
+        switches; /* memory touched for the first time; threads that lost their core */
+};
+typedef void engine_slow_step_fn(void *arg, const struct engine_slow_step *s);
+
 struct engine_config {
     int n_threads;                 /* <= 0: all CPUs of this process */
     const struct kernels *kernels; /* borrowed, static */
@@ -40,6 +49,8 @@ struct engine_config {
     int64_t hold_timeout_ms; /* longest wait of a held request */
     int train_share;         /* percent of the time that training may take while requests run */
     int background_share;    /* percent of a step of many rows that a lent core may be away */
+    engine_slow_step_fn *on_slow_step; /* on the engine thread, between two steps; or NULL */
+    void *slow_step_arg;
 };
 
 struct engine *engine_start(const struct engine_config *c, struct err *e);

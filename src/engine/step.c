@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -145,6 +146,9 @@ static void look_at_rows(struct step *st)
     look_at(st, from, st->n_select);
 }
 
+/* Prompts and trainings beside make steps longer, but not this much. */
+enum { SLOW_MS = 100, SLOW_TIMES = 4 };
+
 /* Up to so many rows a step is bound by reading weights: one core less costs little. */
 enum { READING_ROWS = 2 };
 
@@ -160,15 +164,34 @@ static void share_core(const struct step *st, int64_t start)
         pool_recall_at(en->pool, start + (int64_t)(away_ms * 1e6));
 }
 
+/* A client sees it as a pause: whoever runs the server may want to know what it was. */
+static void tell_if_slow(const struct step *st, double ms, const struct rusage *before)
+{
+    const struct engine_config *c = &st->batch->engine->config;
+    struct engine_slow_step s = {
+        .decode_rows = st->n_decode, .prefill_rows = st->n_rows - st->n_decode, .ms = ms};
+    struct rusage now;
+
+    s.expected_ms = step_clock_expect(&st->runner->clock, s.prefill_rows);
+    if (!c->on_slow_step || s.expected_ms <= 0 || ms < SLOW_MS || ms < SLOW_TIMES * s.expected_ms)
+        return;
+    getrusage(RUSAGE_SELF, &now);
+    s.page_faults = now.ru_minflt + now.ru_majflt - before->ru_minflt - before->ru_majflt;
+    s.switches = now.ru_nivcsw - before->ru_nivcsw;
+    c->on_slow_step(c->slow_step_arg, &s);
+}
+
 static int run(struct step *st)
 {
     struct runner *r = st->runner;
     struct forward_batch fb = {
         .spans = st->spans, .n_spans = st->n_parts, .select = st->select, .n_select = st->n_select};
     struct err e = {0};
+    struct rusage before;
     int64_t start = clock_mono_ns();
     int rc;
 
+    getrusage(RUSAGE_SELF, &before);
     share_core(st, start);
     rc = forward_run(r->forward, st->image->model, &fb, r->hidden, &e);
     if (rc == 0) {
@@ -178,7 +201,10 @@ static int run(struct step *st)
     pool_recall_at(st->batch->engine->pool, 0); /* what follows is for one core */
     if (rc < 0)
         return -1;
-    step_clock_note(&r->clock, st->n_decode, st->n_rows - st->n_decode, clock_ms_since(start));
+    double ms = clock_ms_since(start);
+
+    tell_if_slow(st, ms, &before);
+    step_clock_note(&r->clock, st->n_decode, st->n_rows - st->n_decode, ms);
     return 0;
 }
 

@@ -1,4 +1,8 @@
 /* How many rows of prefill one step takes. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
 #include "engine/engine_impl.h"
 #include "engine/runner.h"
 #include "engine_test.h"
@@ -113,6 +117,63 @@ static void the_median_is_of_the_last_slots_only(void **state)
     engine_stop(en);
 }
 
+static _Atomic int naps; /* of a second, that the next calls of swiglu take */
+
+static void swiglu_with_naps(float *y, const float *gate, const float *up, size_t n)
+{
+    if (atomic_load(&naps) > 0 && atomic_fetch_sub(&naps, 1) > 0)
+        sleep(1);
+    kernels_pick(false)->swiglu(y, gate, up, n);
+}
+
+struct slow_steps {
+    pthread_mutex_t lock;
+    struct engine_slow_step worst;
+};
+
+static void keep_worst(void *arg, const struct engine_slow_step *s)
+{
+    struct slow_steps *all = arg;
+
+    pthread_mutex_lock(&all->lock);
+    if (s->ms > all->worst.ms)
+        all->worst = *s;
+    pthread_mutex_unlock(&all->lock);
+}
+
+static void a_step_that_takes_far_longer_than_others_is_told(void **state)
+{
+    static const int32_t ids[4] = {273, 293, 116, 325};
+    struct gen_prompt p = {.tokens = ids, .n = 4};
+    struct kernels k = *kernels_pick(false);
+    struct slow_steps all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    struct engine_config c = {.n_threads = 1,
+                              .max_running = 1,
+                              .kernels = &k,
+                              .on_slow_step = keep_worst,
+                              .slow_step_arg = &all};
+    struct err e = {0};
+
+    (void)state;
+    k.swiglu = swiglu_with_naps;
+    struct engine *en = engine_start(&c, &e);
+
+    assert_non_null(en);
+    make_resident(en, load_tiny(en, MODELS "tiny-llama"), "tiny-llama", 1);
+    struct heard *h = submit(en, plain_spec(&p, 1, 100));
+
+    heard_wait(h, heard_has_tokens, 20);
+    atomic_store(&naps, 1);
+    heard_end(h, GEN_DONE);
+    heard_free(h);
+    engine_stop(en);
+    assert_int_equal(atomic_load(&naps), 0);
+    assert_true(all.worst.ms >= 1000);
+    assert_true(all.worst.expected_ms > 0 && all.worst.expected_ms < all.worst.ms / 4);
+    assert_int_equal(all.worst.decode_rows, 1);
+    assert_int_equal(all.worst.prefill_rows, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +184,7 @@ int main(void)
         cmocka_unit_test(a_few_rows_say_nothing_of_a_row),
         cmocka_unit_test(the_median_of_slots_is_known_after_three),
         cmocka_unit_test(the_median_is_of_the_last_slots_only),
+        cmocka_unit_test(a_step_that_takes_far_longer_than_others_is_told),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
