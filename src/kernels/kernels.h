@@ -43,8 +43,9 @@ struct kern_matrix {
     int n, k;
 };
 
-/* Memory that the calling thread reads soon: ranges [next, n). linear() asks the caches for some of
- * it while it multiplies, and moves on. */
+/* Memory that the calling thread reads soon. linear() asks the caches for some of ranges [next, n)
+ * while it multiplies, and moves on; at its end for the weights that the thread's next call reads.
+ */
 struct kern_range {
     const void *from;
     size_t bytes;
@@ -54,6 +55,7 @@ struct kern_ahead {
     const struct kern_range *ranges;
     int next, n;
     size_t offset;        /* added to where each range begins */
+    const void *after;    /* the next call's first row, or NULL */
     const char *at, *end; /* what is left of the last one taken */
 };
 

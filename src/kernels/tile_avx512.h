@@ -210,7 +210,8 @@ static void linear_rows(const struct linear_job *b, int n0)
 
     for (int row = 0; row < b->m; row += block)
         for (int j = n0; j < b->n1; j += groups * TILE_OUT)
-            linear_block(b, row, b->m - row < block ? b->m : row + block, j, groups, ahead);
+            linear_block(b, row, b->m - row < block ? b->m : row + block, j, groups,
+                         prefetch_from(b, j, row_bytes, ahead));
 }
 
 static void linear_any(const struct linear_job *b, int n0)

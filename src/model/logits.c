@@ -230,8 +230,10 @@ static void block_item(void *arg, int item, int worker)
 
     w.w = (const char *)w.w + (size_t)first * row_bytes;
     w.n = n;
+    struct kern_ahead next = {.after = (const char *)w.w + (size_t)n * row_bytes};
+
     f->k->linear(y, BLOCK, t->hidden, w.k, t->px, t->n, &w, 0, n, NULL, false,
-                 f->worker[worker].linear, NULL);
+                 f->worker[worker].linear, item + 1 < l->n_blocks ? &next : NULL);
     add_heads(t, y, first, n, worker);
     for (int r = 0; r < t->n; r++) {
         size_t cell = (size_t)r * (size_t)l->n_blocks + (size_t)item;
@@ -291,7 +293,7 @@ static void run_tile(struct logits *l, const struct model *m, const float *hidde
     find_runs(&t);
     if (t.n_runs > 0)
         pool_run(f->pool, run_item, &t, t.n_runs);
-    pool_run(f->pool, block_item, &t, l->n_blocks);
+    pool_run_near(f->pool, block_item, &t, l->n_blocks);
     for (int r = 0; r < n; r++)
         combine_row(l, r, &rows[r]);
 }

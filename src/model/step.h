@@ -113,12 +113,15 @@ void step_linear(const struct step *s, const struct linear_phase *p);
 /* ---- step_adapter.c: the same, with the adapters of the rows ---- */
 void step_project(const struct step *s, const struct linear_phase *p);
 
-/* ---- step_ahead.c: keys and values, asked for while a narrow step multiplies ---- */
-/* Lists what the step attends to. */
+/* ---- step_ahead.c: what is asked for while a narrow step multiplies ---- */
+/* Lists the keys and values that the step attends to. */
 void step_list_pages(struct step *s);
-/* What this worker may ask for in a phase of this layer, before or after it attends; or NULL. */
-struct kern_ahead *step_ahead(const struct step *s, struct worker_scratch *w, const struct layer *l,
-                              bool before);
+/* What this worker may ask for in this phase: w->ahead, for the next attention. */
+struct kern_ahead *step_ahead(const struct step *s, struct worker_scratch *w,
+                              const struct linear_phase *p);
+/* The matrices (only `w` of each) of the phase that follows p, none after the last layer. */
+void step_next_products(const struct model *m, const struct linear_phase *p,
+                        struct linear_phase *next);
 
 /* ---- step_mix.c: attention and short convolution ---- */
 /* Norms, rotates and stores the keys and values of all rows (f->kv). */

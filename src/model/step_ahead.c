@@ -72,7 +72,7 @@ static void begin(const struct step *s, struct worker_scratch *w, const struct l
     struct kern_ahead none = {0};
 
     w->ahead = none;
-    if (!l)
+    if (!l || s->n_pages == 0)
         return;
     w->ahead.ranges = s->f->pages;
     w->ahead.next = w->first_page;
@@ -81,17 +81,55 @@ static void begin(const struct step *s, struct worker_scratch *w, const struct l
                                (const char *)kv_seq_k_page(seq, 0, 0, 0));
 }
 
-struct kern_ahead *step_ahead(const struct step *s, struct worker_scratch *w, const struct layer *l,
-                              bool before)
+struct kern_ahead *step_ahead(const struct step *s, struct worker_scratch *w,
+                              const struct linear_phase *p)
 {
-    if (s->n_pages == 0)
-        return NULL;
-    const struct layer *next = next_attention(s->m, before ? l : l + 1);
+    const struct layer *l = p->layer;
+    const struct layer *next = next_attention(s->m, p->norm == l->norm_in ? l : l + 1);
     uint64_t of = s->f->steps * (MODEL_LAYERS_MAX + 1) +
                   (next ? (uint64_t)(next - s->m->layers) : MODEL_LAYERS_MAX);
 
-    if (w->ahead_of != of)
+    if (w->ahead_of != of || s->n_pages == 0)
         begin(s, w, next);
     w->ahead_of = of;
     return &w->ahead;
+}
+
+static void add_product(struct linear_phase *p, const struct kern_matrix *w)
+{
+    p->out[p->n_out++].w = w;
+    p->k = w->k;
+}
+
+static void add_first_products(struct linear_phase *p, const struct layer *l)
+{
+    if (l->is_conv) {
+        add_product(p, &l->conv_in);
+        return;
+    }
+    add_product(p, &l->k);
+    add_product(p, &l->v);
+    add_product(p, &l->q);
+}
+
+void step_next_products(const struct model *m, const struct linear_phase *p,
+                        struct linear_phase *next)
+{
+    const struct layer *l = p->layer;
+    const struct kern_matrix *w = p->out[0].w;
+
+    *next = (struct linear_phase){.rows = p->rows};
+    if (w == &l->k || w == &l->q) {
+        add_product(next, &l->o);
+    } else if (w == &l->conv_in) {
+        add_product(next, &l->conv_out);
+    } else if (w == &l->o || w == &l->conv_out) {
+        add_product(next, &l->gate);
+        add_product(next, &l->up);
+        next->swiglu = true;
+    } else if (w == &l->gate) {
+        add_product(next, &l->down);
+    } else if (l + 1 < m->layers + m->config.n_layers) {
+        add_first_products(next, l + 1);
+    }
 }

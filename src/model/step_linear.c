@@ -174,14 +174,64 @@ static struct operand narrow_operand(const struct plan *pl, struct worker_scratc
 
 /* ---- items ---- */
 
-static void multiply(const struct plan *pl, const struct linear_out *out, const struct operand *o,
-                     int row, int rows, int n0, int n1, struct worker_scratch *w)
+/* Outputs [n0, n1) of matrix `which` of the phase. */
+struct piece {
+    int which, n0, n1;
+};
+
+enum { PIECES_MAX = 3 };
+
+/* What an item multiplies, in this order: of swiglu's two matrices the same outputs. */
+static int cut_item(const struct plan *pl, int item, struct piece pieces[PIECES_MAX])
 {
     const struct linear_phase *p = pl->p;
-    struct kern_ahead *ahead = step_ahead(pl->s, w, p->layer, p->norm == p->layer->norm_in);
+    int at = item % pl->n_items * pl->slice, n = 0;
 
+    for (int i = 0; i < pl->n_cut; i++) {
+        int n0 = at > pl->start[i] ? at - pl->start[i] : 0;
+        int n1 = at + pl->slice - pl->start[i];
+
+        n1 = n1 < p->out[i].w->n ? n1 : p->out[i].w->n;
+        if (n0 < n1)
+            pieces[n++] = (struct piece){i, n0, n1};
+    }
+    if (p->swiglu && n > 0)
+        pieces[n++] = (struct piece){1, pieces[0].n0, pieces[0].n1};
+    return n;
+}
+
+static const void *first_row(const struct plan *pl, const struct piece *c)
+{
+    const struct kern_matrix *w = pl->p->out[c->which].w;
+
+    return (const char *)w->w + (size_t)c->n0 * (size_t)w->k * kern_dtype_bytes(w->dtype);
+}
+
+/* The weights that this item reads first in the phase after this one, or NULL. */
+static const void *next_phase(const struct plan *pl, int item)
+{
+    const struct linear_phase *p = pl->p;
+    struct linear_phase next;
+    struct plan after = {.s = pl->s, .p = &next};
+    struct piece pieces[PIECES_MAX];
+
+    step_next_products(pl->s->m, p, &next);
+    if (next.n_out == 0)
+        return NULL;
+    cut_tiles(&after);
+    cut_outputs(&after);
+    return cut_item(&after, item, pieces) ? first_row(&after, &pieces[0]) : NULL;
+}
+
+static void multiply(const struct plan *pl, const struct piece *c, const struct operand *o, int row,
+                     int rows, struct worker_scratch *w, struct kern_ahead *ahead)
+{
+    const struct linear_out *out = &pl->p->out[c->which];
+
+    if (pl->s->narrow)
+        claim_rows(out->y + c->n0, out->ldy, rows, c->n1 - c->n0);
     pl->s->f->k->linear(out->y + (size_t)row * (size_t)out->ldy, out->ldy, o->x, o->ldx, o->px,
-                        rows, out->w, n0, n1, out->bias, p->accumulate, w->linear, ahead);
+                        rows, out->w, c->n0, c->n1, out->bias, pl->p->accumulate, w->linear, ahead);
 }
 
 static void gate_rows(const struct plan *pl, int row, int rows, int n0, int n1)
@@ -195,44 +245,31 @@ static void gate_rows(const struct plan *pl, int row, int rows, int n0, int n1)
     }
 }
 
-/* Outputs [n0, n1) of one matrix, or of both for swiglu. */
-static void linear_range(const struct plan *pl, int which, const struct operand *o, int row,
-                         int rows, int n0, int n1, struct worker_scratch *w)
-{
-    const struct linear_phase *p = pl->p;
-
-    for (int i = which; i <= (p->swiglu ? 1 : which); i++) {
-        const struct linear_out *out = &p->out[i];
-
-        if (pl->s->narrow)
-            claim_rows(out->y + n0, out->ldy, rows, n1 - n0);
-        multiply(pl, out, o, row, rows, n0, n1, w);
-    }
-    if (p->swiglu)
-        gate_rows(pl, row, rows, n0, n1);
-}
-
 static void linear_item(void *arg, int item, int worker)
 {
     const struct plan *pl = arg;
     const struct linear_phase *p = pl->p;
     struct worker_scratch *w = &pl->s->f->worker[worker];
-    int row = item / pl->n_items * pl->tile_rows, at = item % pl->n_items * pl->slice;
+    int row = item / pl->n_items * pl->tile_rows;
     int rows = p->rows - row < pl->tile_rows ? p->rows - row : pl->tile_rows;
     struct operand o = {.x = pl->x + (size_t)row * (size_t)pl->ldx, .ldx = pl->ldx};
+    struct kern_ahead *ahead = NULL;
+    struct piece pieces[PIECES_MAX];
+    int n = cut_item(pl, item, pieces);
 
-    if (pl->s->narrow)
+    if (pl->s->narrow) {
         o = narrow_operand(pl, w);
-    else if (pl->px)
+        ahead = step_ahead(pl->s, w, p);
+    } else if (pl->px) {
         o.px = pl->px + (size_t)row * pl->px_row;
-    for (int i = 0; i < pl->n_cut; i++) {
-        int n0 = at > pl->start[i] ? at - pl->start[i] : 0;
-        int n1 = at + pl->slice - pl->start[i];
-
-        n1 = n1 < p->out[i].w->n ? n1 : p->out[i].w->n;
-        if (n0 < n1)
-            linear_range(pl, i, &o, row, rows, n0, n1, w);
     }
+    for (int i = 0; i < n; i++) {
+        if (ahead)
+            ahead->after = i + 1 < n ? first_row(pl, &pieces[i + 1]) : next_phase(pl, item);
+        multiply(pl, &pieces[i], &o, row, rows, w, ahead);
+    }
+    if (p->swiglu && n > 0)
+        gate_rows(pl, row, rows, pieces[0].n0, pieces[0].n1);
 }
 
 void step_linear(const struct step *s, const struct linear_phase *p)
@@ -244,5 +281,8 @@ void step_linear(const struct step *s, const struct linear_phase *p)
     plan_operand(&pl);
     cut_tiles(&pl);
     cut_outputs(&pl);
-    pool_run(s->f->pool, linear_item, &pl, pl.n_tiles * pl.n_items);
+    if (s->narrow)
+        pool_run_near(s->f->pool, linear_item, &pl, pl.n_items);
+    else
+        pool_run(s->f->pool, linear_item, &pl, pl.n_tiles * pl.n_items);
 }

@@ -298,7 +298,8 @@ static void memory_asked_for_on_the_way_changes_nothing_and_ends(void **state)
     problem_init(&p, KERN_BF16, 13, 70, 200, 77);
     FOR_EACH_VARIANT(t)
     {
-        struct kern_ahead ahead = {.ranges = ranges, .next = 1, .n = 3, .offset = 128};
+        struct kern_ahead ahead = {
+            .ranges = ranges, .next = 1, .n = 3, .offset = 128, .after = memory};
         float *want = run(t, &p, false), *y = must_alloc((size_t)p.m * (size_t)p.ldy * sizeof *y);
         size_t bytes = t->linear_x_bytes(p.m, p.w.k);
         void *px = bytes ? must_alloc(bytes) : NULL;
