@@ -43,3 +43,24 @@ def test_a_bad_value_stops_the_start_and_names_its_variable(tmp_path, name, valu
     assert done.returncode == 1 and not done.stdout
     assert done.stderr.splitlines()[-1].startswith("cairn serve: ") and name in done.stderr.splitlines()[-1]
     assert "0123456789abcdef" not in done.stderr
+
+
+@pytest.mark.parametrize("name,value,range_", [
+    ("WEIGHTS_DRAIN_TIMEOUT_S", "0", "must be a number above 0, at most 1000000000"), ("PORT", "-1", "must be a whole number from 0 to 65535"),
+    ("WEIGHTS_SAVE_FREE_SPACE_FACTOR", "0.5", "must be a number from 1 to 1000000000000"),
+    ("BATCH_MAX_FILE_BYTES", "0", "must be a whole number from 1 to 1099511627776"), ("CAIRN_THREADS", " ", "must be a whole number from 0 to 4096"),
+])
+def test_a_number_that_is_refused_is_told_its_range(tmp_path, name, value, range_):
+    program = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+    done = subprocess.run([program, "serve"], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env={"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), "PORT": "0", name: value})
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"cairn serve: {name}={value}: {range_}"
+
+
+def test_a_variable_that_is_not_known_is_told_and_changes_nothing(make_server):
+    own = make_server({"CAIRN_THREAD": "1", "WEIGHTS_DRAIN_TIMEOUT": "3", "CAIRN_TOKEN": "x", "CAIRN_THREADS": "2"}, model=None)
+    log = own.log_text()
+    assert own.stop() == 0
+    for name in ("CAIRN_THREAD", "WEIGHTS_DRAIN_TIMEOUT"):
+        assert f'cause="{name} is no variable of this server and changes nothing"' in log
+    assert "CAIRN_TOKEN" not in log and "CAIRN_THREADS" not in log
