@@ -41,7 +41,8 @@ struct http_server {
     struct conns *conns;
     struct workers *workers;
     struct body_budget budget;
-    atomic_int running; /* handlers and streams that are not done */
+    atomic_int running;   /* handlers and streams that are not done */
+    atomic_bool stopping; /* connections that are open get no further answers */
     atomic_uint_fast64_t requests_total;
 };
 

@@ -13,10 +13,19 @@ static int64_t after_ms(int64_t ms)
     return clock_mono_ns() + ms * 1000000;
 }
 
-/* A deadline for n bytes: the fixed part and a second for each 64 KiB. */
+/* A deadline for n bytes to send: the fixed part and a second for each 64 KiB. */
 static int64_t deadline_for(int fixed_ms, int64_t bytes)
 {
     return after_ms(fixed_ms + (bytes > 0 ? bytes / BYTES_PER_SECOND : 0) * 1000);
+}
+
+/* While a body comes. Bytes that came buy time, not those that were promised: who promises much and
+ * sends nothing holds a connection no longer than others. */
+static void grant_time(struct http_call *call)
+{
+    int64_t ms = call->srv->c.body_timeout_ms + (int64_t)(call->body.len / BYTES_PER_SECOND) * 1000;
+
+    conns_set_deadline(call->srv->conns, call->conn, call->req.arrived_ns + ms * 1000000);
 }
 
 static void run_handler(struct work *w)
@@ -26,11 +35,17 @@ static void run_handler(struct work *w)
 
     s->c.handler(s->c.arg, &call->req, &call->resp);
     if (!call->stream.begun) {
+        call->resp.close |= atomic_load(&s->stopping);
         answer_build(call); /* without memory the connection just closes */
         answer_resume(call);
     }
     call_unref(call);
     atomic_fetch_sub(&s->running, 1);
+}
+
+static enum MHD_Result refuse_stopping(struct http_call *call)
+{
+    return refuse_now(call, HTTP_OVERLOADED, 0, "The server is being stopped.");
 }
 
 /* The whole request is there: the connection sleeps until a handler has answered. */
@@ -39,6 +54,8 @@ static enum MHD_Result dispatch(struct http_call *call)
     struct http_server *s = call->srv;
     struct err e = {0};
 
+    if (atomic_load(&s->stopping))
+        return refuse_stopping(call);
     if (body_finish(&call->body, &e) < 0)
         return refuse_now(call, HTTP_OVERLOADED, 0, "The request body could not be kept.");
     call->req.body = call->body.data;
@@ -75,7 +92,7 @@ static enum MHD_Result check_length(struct http_call *call)
     if (length > 0 && (uint64_t)length > call->body_limit)
         return refuse_now(call, HTTP_TOO_LARGE, (size_t)length, "The request body is too large.");
     call->phase = CALL_READING;
-    conns_set_deadline(call->srv->conns, call->conn, deadline_for(c->body_timeout_ms, length));
+    grant_time(call);
     return MHD_YES;
 }
 
@@ -102,6 +119,8 @@ static enum MHD_Result on_head(struct http_call *call, const char *method, const
                           "The Host header names neither this machine nor a listed host.");
     if (!guard_origin_ok(c, origin, host))
         return refuse_now(call, HTTP_BAD_ORIGIN, 0, "Requests of this Origin are not allowed.");
+    if (atomic_load(&call->srv->stopping))
+        return refuse_stopping(call);
     return is_preflight(&call->req) ? answer_preflight(call) : check_length(call);
 }
 
@@ -115,6 +134,7 @@ static enum MHD_Result on_body(struct http_call *call, const char *bytes, size_t
     if (body_add(&call->body, bytes, n, &e) < 0)
         return refuse_midway(call, HTTP_OVERLOADED, 0,
                              "Too many request bodies are being received at once.");
+    grant_time(call);
     return MHD_YES;
 }
 

@@ -273,11 +273,13 @@ void http_server_stop(struct http_server *s, int grace_ms)
 {
     if (!s)
         return;
+    atomic_store(&s->stopping, true);
     MHD_quiesce_daemon(s->mhd);
     wait_idle(s, grace_ms);
-    conns_gone_all(s->conns);
-    while (atomic_load(&s->running))
+    do { /* one may have begun in the instant of the stop */
+        conns_gone_all(s->conns);
         wait_ms(5);
+    } while (atomic_load(&s->running));
     wait_idle(s, LAST_BYTES_MS);
     wait_closed(s);
     MHD_stop_daemon(s->mhd);

@@ -71,7 +71,7 @@ struct http_config {
     size_t max_inflight_bytes; /* all bodies together [512 MiB] */
     size_t spool_bytes;        /* a body larger than this goes to a file [16 MiB] */
     int head_timeout_ms;       /* a connection that has not sent a whole header [60 s] */
-    int body_timeout_ms;       /* besides 1 s for each 64 KiB of the body [30 s] */
+    int body_timeout_ms;       /* besides 1 s for each 64 KiB of the body that came [30 s] */
     int send_timeout_ms;       /* a client that takes nothing of its answer [60 s] */
     int retry_after_s;         /* Retry-After of a 503 of the server itself [10] */
     int keep_alive_ms;         /* a comment in an event stream that is silent [15 s] */
@@ -82,8 +82,9 @@ struct http_config {
 struct http_server *http_server_start(const struct http_config *c, struct err *e);
 int http_server_port(const struct http_server *s); /* the port that is really bound */
 
-/* Takes no new connections, waits up to grace_ms for running handlers, then marks every request as
- * gone and waits for the handlers to return. NULL is allowed. */
+/* Takes no new connections and refuses what comes on open ones with 503, waits up to grace_ms for
+ * running handlers, then marks every request as gone and waits for the handlers to return. NULL is
+ * allowed. */
 void http_server_stop(struct http_server *s, int grace_ms);
 
 struct http_stats {

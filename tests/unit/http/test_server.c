@@ -623,6 +623,55 @@ static void a_body_sent_byte_by_byte_is_closed_without_an_answer(void **state)
     http_server_stop(patient.server, 100);
 }
 
+static void a_body_in_chunks_has_time_as_long_as_bytes_come(void **state)
+{
+    enum { PIECE = 65536, PIECES = 30 };
+    struct fixture patient = {0};
+    struct http_config c = small_config(&patient);
+    char *piece = calloc(1, PIECE);
+    struct buf got = {0};
+    int fd;
+
+    (void)state;
+    c.body_timeout_ms = 1500; /* half of what the body takes */
+    start(&patient, &c);
+    fd = wire_connect(patient.port);
+    wire_say(fd, "POST /big HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" CLOSE);
+    for (int i = 0; i < PIECES; i++) {
+        wire_say(fd, "10000\r\n");
+        wire_send(fd, piece, PIECE);
+        wire_say(fd, "\r\n");
+        wire_wait_ms(100);
+    }
+    wire_say(fd, "0\r\n\r\n");
+    assert_true(wire_read_all(fd, &got));
+    assert_int_equal(wire_status(buf_str(&got)), 200);
+    assert_non_null(strstr(got.data, "len=1966080"));
+    close(fd);
+    free(piece);
+    buf_release(&got);
+    http_server_stop(patient.server, 100);
+}
+
+static void a_large_body_that_is_announced_and_does_not_come_is_closed(void **state)
+{
+    struct fixture patient = {0};
+    struct http_config c = small_config(&patient);
+    struct buf got = {0};
+    int fd;
+
+    (void)state;
+    c.body_timeout_ms = 300;
+    start(&patient, &c);
+    fd = wire_connect(patient.port);
+    wire_say(fd, "POST /big HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\nX");
+    assert_true(wire_read_all(fd, &got)); /* it has a quarter of an hour for 60 MB that do come */
+    assert_int_equal(atomic_load(&patient.ran), 0);
+    close(fd);
+    buf_release(&got);
+    http_server_stop(patient.server, 100);
+}
+
 static void a_thousand_idle_connections_disturb_nobody(void **state)
 {
     struct fixture *f = *state;
@@ -704,6 +753,68 @@ static void a_stop_ends_running_handlers_and_says_so_to_them(void **state)
     buf_release(&got);
 }
 
+/* Asks again as soon as it is answered, a few times. */
+static void *ask_on_and_on(void *arg)
+{
+    struct fixture *f = arg;
+    int fd = wire_connect(f->port);
+
+    for (int i = 0; i < 4; i++) {
+        struct buf got = {0};
+        bool more;
+
+        wire_say(fd, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        more = wire_read_until(fd, &got, "waited");
+        buf_release(&got);
+        if (!more)
+            break;
+    }
+    close(fd);
+    return NULL;
+}
+
+static void who_asks_on_and_on_does_not_hold_up_a_stop(void **state)
+{
+    enum { CLIENTS = 4 };
+    struct fixture brief = {0};
+    struct http_config c = small_config(&brief);
+    pthread_t clients[CLIENTS];
+
+    (void)state;
+    start(&brief, &c);
+    for (int i = 0; i < CLIENTS; i++)
+        assert_int_equal(pthread_create(&clients[i], NULL, ask_on_and_on, &brief), 0);
+    wait_until(&brief.ran, CLIENTS);
+    http_server_stop(brief.server, 50);
+    for (int i = 0; i < CLIENTS; i++)
+        pthread_join(clients[i], NULL);
+    assert_int_equal(atomic_load(&brief.ran), CLIENTS);
+}
+
+/* Two requests on one connection, the second while the server stops. */
+static void a_request_during_a_stop_is_refused_and_the_connection_closes(void **state)
+{
+    struct fixture brief = {0};
+    struct http_config c = small_config(&brief);
+    struct buf got = {0};
+    int fd;
+
+    (void)state;
+    start(&brief, &c);
+    fd = wire_connect(brief.port);
+    wire_say(fd, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                 "GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    wait_until(&brief.ran, 1);
+    http_server_stop(brief.server, 50);
+    wire_read_all(fd, &got);
+    assert_int_equal(wire_status(buf_str(&got)), 200);
+    assert_non_null(strstr(got.data, "Connection: close"));
+    assert_int_equal(wire_count(got.data, "HTTP/1.1 200"), 1);
+    assert_int_equal(atomic_load(&brief.ran), 1);
+    close(fd);
+    buf_release(&got);
+}
+
 static void a_taken_port_is_a_conflict(void **state)
 {
     struct fixture *f = *state;
@@ -745,10 +856,14 @@ int main(void)
         T(fifty_streams_that_are_reset_leave_nothing_behind),
         T(a_header_that_never_ends_is_closed),
         T(a_body_sent_byte_by_byte_is_closed_without_an_answer),
+        cmocka_unit_test(a_body_in_chunks_has_time_as_long_as_bytes_come),
+        cmocka_unit_test(a_large_body_that_is_announced_and_does_not_come_is_closed),
         T(a_thousand_idle_connections_disturb_nobody),
         T(idle_connections_give_way_when_places_run_out),
         T(handlers_that_block_do_not_block_others),
         T(a_stop_ends_running_handlers_and_says_so_to_them),
+        cmocka_unit_test(who_asks_on_and_on_does_not_hold_up_a_stop),
+        cmocka_unit_test(a_request_during_a_stop_is_refused_and_the_connection_closes),
         T(a_taken_port_is_a_conflict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
