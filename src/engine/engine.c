@@ -42,21 +42,29 @@ static void sleep_until(struct engine *en, int64_t deadline)
     pthread_mutex_unlock(&en->lock);
 }
 
-static void run_calls(struct engine *en)
+/* Those that are there now: what comes meanwhile is for the next turn, or who calls on and on would
+ * keep the steps of requests from their turn. True: there is more. */
+static bool run_calls(struct engine *en)
 {
     pthread_mutex_lock(&en->lock);
-    en->poked = false;
-    while (en->calls) {
-        struct call *c = en->calls;
+    struct call *c = en->calls;
 
-        en->calls = c->next;
+    en->calls = NULL;
+    en->poked = false;
+    while (c) {
+        struct call *next = c->next;
+
         pthread_mutex_unlock(&en->lock);
         c->fn(en, c->arg);
         pthread_mutex_lock(&en->lock);
         c->done = true; /* its caller may be gone from here on */
         pthread_cond_broadcast(&en->changed);
+        c = next;
     }
+    bool more = en->calls != NULL;
+
     pthread_mutex_unlock(&en->lock);
+    return more;
 }
 
 /* Returns the tick's next deadline, 0: none. */
@@ -104,7 +112,8 @@ static void *engine_main(void *arg)
         if (!runners_touch_ahead(en, en->batch->n_active) && !worked)
             sleep_until(en, earlier(deadline, queue_deadline(en)));
     }
-    run_calls(en);
+    while (run_calls(en))
+        ;
     batch_end_all(en->batch, GEN_STOPPED);
     queue_end_all(en, GEN_STOPPED);
     engine_set_adapter(en, NULL);

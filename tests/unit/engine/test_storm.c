@@ -1,4 +1,7 @@
 /* Many clients, swaps, gates and snapshots at once: every request ends, and ends right. */
+#include <sched.h>
+
+#include "engine/engine_impl.h"
 #include "engine/snapshot.h"
 #include "engine_test.h"
 
@@ -141,10 +144,63 @@ static void every_request_ends_and_ends_right_in_a_storm(void **state)
         heard_free(expected[k]);
 }
 
+struct caller {
+    struct engine *engine;
+    atomic_bool *over;
+};
+
+/* For a moment, until the next message waits. */
+static void await_the_next(struct engine *en, void *arg)
+{
+    int64_t until = clock_mono_ns() + 100000000;
+    bool waits = false;
+
+    (void)arg;
+    while (!waits && clock_mono_ns() < until) {
+        sched_yield();
+        pthread_mutex_lock(&en->lock);
+        waits = en->calls != NULL;
+        pthread_mutex_unlock(&en->lock);
+    }
+}
+
+static void *call_on_and_on(void *arg)
+{
+    const struct caller *c = arg;
+
+    while (!atomic_load(c->over))
+        engine_call(c->engine, await_the_next, NULL);
+    return NULL;
+}
+
+static void messages_without_a_pause_do_not_keep_requests_from_running(void **state)
+{
+    enum { CALLERS = 3 };
+    struct engine *en = start_with_model("tiny-llama", 2, 4);
+    atomic_bool over = false;
+    struct caller caller = {en, &over};
+    pthread_t threads[CALLERS];
+    struct gen_prompt p;
+    int32_t ids[150];
+
+    (void)state;
+    for (int i = 0; i < CALLERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, call_on_and_on, &caller), 0);
+    struct heard *h = submit(en, kind_spec(&p, ids, 1));
+
+    heard_end(h, GEN_DONE);
+    atomic_store(&over, true);
+    for (int i = 0; i < CALLERS; i++)
+        pthread_join(threads[i], NULL);
+    heard_free(h);
+    engine_stop(en);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_request_ends_and_ends_right_in_a_storm),
+        cmocka_unit_test(messages_without_a_pause_do_not_keep_requests_from_running),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
