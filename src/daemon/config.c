@@ -195,6 +195,18 @@ int config_directories(struct config *c, struct err *e)
     return default_batch_dir(c, e);
 }
 
+/* Here, while there is one thread: the C library answers in memory that all share. */
+static int find_shm_group(struct settings *s, struct err *e)
+{
+    const struct group *g = s->shm_group ? getgrnam(s->shm_group) : NULL;
+
+    if (s->shm_group && !g)
+        return err_set(e, ERR_ARG, "WEIGHTS_SHM_GROUP=%s: there is no such group", s->shm_group);
+    if (g)
+        s->shm_gid = g->gr_gid;
+    return 0;
+}
+
 int config_check(struct config *c, struct err *e)
 {
     const char *kernels = c->settings.kernels;
@@ -209,9 +221,8 @@ int config_check(struct config *c, struct err *e)
         return err_set(e, ERR_ARG,
                        "LEASE_DEFAULT_TTL_SECONDS=%d is more than LEASE_MAX_TTL_SECONDS=%d",
                        c->settings.lease_default_ttl_s, c->settings.lease_max_ttl_s);
-    if (c->settings.shm_group && !getgrnam(c->settings.shm_group))
-        return err_set(e, ERR_ARG, "WEIGHTS_SHM_GROUP=%s: there is no such group",
-                       c->settings.shm_group);
+    if (find_shm_group(&c->settings, e) < 0)
+        return -1;
     if (*kernels && !kernels_by_name(kernels))
         return err_set(e, ERR_ARG, "CAIRN_KERNELS=%s: this CPU has no such kernels", kernels);
     return 0;

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,11 +24,7 @@
 
 int arena_permit(const struct image *im, const struct settings *set, struct err *e)
 {
-    struct group *g = set->shm_group ? getgrnam(set->shm_group) : NULL;
-
-    if (set->shm_group && !g)
-        return err_set(e, ERR_ARG, "WEIGHTS_SHM_GROUP: there is no group '%s'", set->shm_group);
-    if (g && fchown(im->shared_fd, (uid_t)-1, g->gr_gid) < 0)
+    if (set->shm_group && fchown(im->shared_fd, (uid_t)-1, set->shm_gid) < 0)
         return err_io(e, "give the arena to group %s", set->shm_group);
     if (fchmod(im->shared_fd, (mode_t)set->shm_mode) < 0)
         return err_io(e, "set the mode of the arena");

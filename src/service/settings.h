@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum barrier_rule { BARRIER_ALL, BARRIER_SINGLE };
 enum shm_transport { SHM_AUTO, SHM_POSIX, SHM_MEMFD };
@@ -36,6 +37,7 @@ struct settings {
     enum shm_transport shm_transport;
     int shm_mode;          /* 0600 */
     const char *shm_group; /* or NULL */
+    gid_t shm_gid;         /* of shm_group, looked up at the start */
     bool load_prefetch;
     enum barrier_rule barrier;
     const char *adapter_dir; /* or NULL: no adapters */

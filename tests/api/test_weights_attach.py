@@ -1,4 +1,5 @@
 """Attach, commit, detach over HTTP, with the shared weights mapped by this process."""
+import grp
 import os
 import signal
 import subprocess
@@ -170,6 +171,16 @@ def test_no_tokens_means_no_weights_routes_and_no_open_server(make_server):
     refused(server.weights("attach"), 403, "WEIGHTS_DISABLED")
     assert server.get("/api/weights/status").status == 200
     assert server.complete(max_tokens=1).status == 200
+
+
+def test_an_arena_belongs_to_the_group_that_is_configured(make_server):
+    group = grp.getgrgid(max(os.getgroups() or [os.getgid()])) if os.getuid() else grp.getgrnam("daemon")
+    server = make_server({"WEIGHTS_SHM_GROUP": group.gr_name, "WEIGHTS_SHM_MODE": "0660"})
+    trainer = Trainer(server)
+    seen = os.stat(trainer.info["arena"]["path"])
+    assert seen.st_gid == group.gr_gid and seen.st_mode & 0o777 == 0o660
+    trainer.detach()
+    server.stop()
 
 
 def test_audit_lines_have_no_secrets(own):
