@@ -134,6 +134,17 @@ static int create_private(const char *path, struct err *e)
     return 0;
 }
 
+static void name_file(const char *path, struct err *e)
+{
+    if (e->code == ERR_FORMAT)
+        err_set(e, ERR_FORMAT,
+                "%.200s is damaged: put a copy of before in its place, or move it away and let "
+                "`cairn reindex` make the rows of checkpoints again",
+                path);
+    else
+        err_wrap(e, "%s", path);
+}
+
 struct db *db_open(const char *path, struct err *e)
 {
     struct db *d = calloc(1, sizeof *d);
@@ -156,8 +167,11 @@ struct db *db_open(const char *path, struct err *e)
     if (run(d,
             "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
             "PRAGMA trusted_schema=OFF;",
-            e) < 0 ||
-        migrate(d, e) < 0) {
+            e) < 0) {
+        name_file(path, e);
+        goto fail;
+    }
+    if (migrate(d, e) < 0) {
         err_wrap(e, "%s", path);
         goto fail;
     }

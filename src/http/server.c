@@ -117,7 +117,10 @@ static int open_listener(const struct http_config *c, struct err *e)
         fd = bind_one(a);
     freeaddrinfo(found);
     if (fd < 0 && errno == EADDRINUSE)
-        err_set(e, ERR_CONFLICT, "%s port %s is in use by another program", c->host, port);
+        err_set(e, ERR_CONFLICT,
+                "%s port %s is in use by another program: stop it, or choose another port (PORT, "
+                "--port; 0 takes any free one)",
+                c->host, port);
     else if (fd < 0)
         err_io(e, "listen on %s port %s", c->host, port);
     return fd;

@@ -1,5 +1,6 @@
 """Bad values of environment variables: each stops the start, with exit status 1 and the name of its variable."""
 import os
+import socket
 import subprocess
 
 import pytest
@@ -64,3 +65,26 @@ def test_a_variable_that_is_not_known_is_told_and_changes_nothing(make_server):
     for name in ("CAIRN_THREAD", "WEIGHTS_DRAIN_TIMEOUT"):
         assert f'cause="{name} is no variable of this server and changes nothing"' in log
     assert "CAIRN_TOKEN" not in log and "CAIRN_THREADS" not in log
+
+
+def refusal_of_start(tmp_path, **env):
+    program = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+    done = subprocess.run([program, "serve"], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env={"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path), "PORT": "0", **env})
+    assert done.returncode == 1 and not done.stdout
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_says_what_to_do(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal_of_start(tmp_path, PORT=str(port))
+    assert said == (f"cairn serve: 127.0.0.1 port {port} is in use by another program: stop it, or choose another port "
+                    "(PORT, --port; 0 takes any free one)")
+
+
+def test_a_catalogue_that_is_no_database_says_what_to_do(tmp_path):
+    (tmp_path / "cairn.db").write_bytes(b"this is no database at all, but longer than its header" * 40)
+    said = refusal_of_start(tmp_path)
+    assert said.startswith(f"cairn serve: {tmp_path}/cairn.db is damaged: ") and "cairn reindex" in said
+    assert (tmp_path / "cairn.db").read_bytes().startswith(b"this is no database")
