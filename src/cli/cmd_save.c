@@ -1,6 +1,7 @@
 /* cli/cmd_save.c - cairn save RUN_ID STEP: writes the resident weights as a checkpoint.
  * cairn promote CHECKPOINT RUN_ID STEP: makes one of a checkpoint of the training API.
  * The caller's side of the manifest comes from options, or whole from --manifest FILE. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@ struct save_args {
     const char *file, *domain, *signal_source, *parent, *optimizer, *optimizer_state;
     bool same_parent; /* parent: the checkpoint the resident is named after */
     bool plan;
+    const char *run_id; /* where no file says it */
+    int64_t step;
 };
 
 /* The resident's checkpoint name, or JSON null for a catalogue model. Owned; NULL with *e. */
@@ -96,20 +99,27 @@ static int print_saved(struct cli *cli, json_t *data)
     return EXIT_OK;
 }
 
-static json_t *manifest_of(struct client *c, const struct save_args *a, int argc, char **argv,
-                           struct err *e)
+/* The n words RUN_ID STEP, or none where a file says all. -1: go on, else EXIT_USAGE. */
+static int take_place(struct cli *cli, struct save_args *a, int n, char **words, const char *forms)
 {
     char *end;
-    int64_t step;
 
+    if (n != (a->file ? 0 : 2))
+        return cli_usage(cli, forms);
     if (a->file)
-        return json_parse_file(AT_FDCWD, a->file, MANIFEST_MAX, e);
-    step = argc == 3 ? strtoll(argv[2], &end, 10) : -1;
-    if (argc != 3 || *end || end == argv[2] || step < 0) {
-        err_set(e, ERR_ARG, "STEP must be a whole number, at least 0");
-        return NULL;
-    }
-    return build_manifest(c, a, argv[1], step, e);
+        return -1;
+    errno = 0;
+    a->run_id = words[0];
+    a->step = strtoll(words[1], &end, 10);
+    if (errno || *end || end == words[1] || a->step < 0)
+        return cli_usage(cli, "STEP must be a whole number, at least 0");
+    return -1;
+}
+
+static json_t *manifest_of(struct client *c, const struct save_args *a, struct err *e)
+{
+    return a->file ? json_parse_file(AT_FDCWD, a->file, MANIFEST_MAX, e)
+                   : build_manifest(c, a, a->run_id, a->step, e);
 }
 
 /* What save and promote say about the manifest. */
@@ -155,12 +165,13 @@ int cmd_save(struct cli *cli, int argc, char **argv)
 
     if (rc >= 0)
         return rc;
-    if ((argc == 3) == (a.file != NULL))
-        return cli_usage(cli, "say RUN_ID STEP, or --manifest FILE");
+    rc = take_place(cli, &a, argc - 1, argv + 1, "say RUN_ID STEP, or --manifest FILE");
+    if (rc >= 0)
+        return rc;
     c = client_new(&args, &e);
     if (!c)
         return cli_fail(cli, &e);
-    manifest = manifest_of(c, &a, argc, argv, &e);
+    manifest = manifest_of(c, &a, &e);
     if (manifest) {
         body = json_pack("{s:o}", "manifest", manifest);
         data = client_data(c, "POST", a.plan ? "/api/weights/plan/save" : "/api/weights/save", body,
@@ -192,12 +203,14 @@ int cmd_promote(struct cli *cli, int argc, char **argv)
 
     if (rc >= 0)
         return rc;
-    if ((argc == 4) == (a.file != NULL))
-        return cli_usage(cli, "say CHECKPOINT RUN_ID STEP, or CHECKPOINT --manifest FILE");
+    rc = take_place(cli, &a, argc - 2, argv + 2,
+                    "say CHECKPOINT RUN_ID STEP, or CHECKPOINT --manifest FILE");
+    if (rc >= 0)
+        return rc;
     c = client_new(&args, &e);
     if (!c)
         return cli_fail(cli, &e);
-    manifest = manifest_of(c, &a, argc - 1, argv + 1, &e);
+    manifest = manifest_of(c, &a, &e);
     if (manifest) {
         body = json_pack("{s:s, s:o}", "checkpoint", argv[1], "manifest", manifest);
         data = client_data(c, "POST", "/api/weights/promote", body, &e);

@@ -279,7 +279,9 @@ static int finish(struct op *base, struct refusal *r)
     const struct weights_state *w = base->s->weights;
     int rc = 0;
 
-    if (!op->drained)
+    if (!op->drained && check_client(op, r) < 0)
+        rc = -1;
+    else if (!op->drained)
         rc = refuse_drain(base->s, base->s->settings->drain_timeout_s, r);
     else if (!base->served || is_outdated(op) || w->condition != WEIGHTS_CLEAN)
         rc = refuse_paused(OWNER_LOAD, r);
@@ -293,11 +295,9 @@ static int finish(struct op *base, struct refusal *r)
 
 static int change(struct adapter_op *op, struct refusal *r)
 {
-    struct service *s = op->op.s;
-
     if (op_on_engine(&op->op, adapter_barrier_rules, take_barrier, r) < 0)
         return -1;
-    op->drained = engine_wait_drained(s->engine, (int64_t)(s->settings->drain_timeout_s * 1000));
+    op->drained = op_wait_drained(&op->op, 0);
     return op_on_engine(&op->op, NULL, finish, r);
 }
 

@@ -129,12 +129,12 @@ static int end_drain(struct op *op, struct refusal *r)
 
     w->draining = false;
     w->owner = OWNER_NONE;
-    if (w->attachment.serial != b->serial)
+    if (w->attachment.serial != b->serial || w->attachment.leaving)
         return check_attached(op, r) < 0 ? -1 : check_holder(op, r);
-    if (!b->drained)
-        return refuse_drain(op->s, op->s->settings->drain_timeout_s, r);
     if (check_client(op, r) < 0) /* nobody would commit or resume */
         return -1;
+    if (!b->drained)
+        return refuse_drain(op->s, op->s->settings->drain_timeout_s, r);
     state_hold_begin(op->s, w->attachment.identity);
     b->data = json_pack("{s:b, s:i, s:s, s:o, s:o}", "quiesced", 1, "requests_held",
                         engine_waiting(op->s->engine), "weights_state",
@@ -145,12 +145,11 @@ static int end_drain(struct op *op, struct refusal *r)
 
 static int quiesce(struct barrier_op *b, struct refusal *r)
 {
-    struct service *s = b->op.s;
     int64_t start = clock_mono_ns();
 
     if (op_on_engine(&b->op, quiesce_rules, begin_drain, r) < 0)
         return -1;
-    b->drained = engine_wait_drained(s->engine, (int64_t)(s->settings->drain_timeout_s * 1000));
+    b->drained = op_wait_drained(&b->op, b->serial);
     b->drain_ms = clock_ms_since(start);
     return op_on_engine(&b->op, NULL, end_drain, r);
 }

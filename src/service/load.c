@@ -186,6 +186,8 @@ static int write_in_place(struct op *base, struct refusal *r)
         snapshot_detach_all(base->s->engine, im, &e) < 0) {
         leave_barrier(op, true);
         served_unref(next);
+        if (!op->drained && check_client(op, r) < 0)
+            return -1;
         if (!op->drained)
             return refuse_drain(base->s, base->s->settings->drain_timeout_s, r);
         return r->code ? -1 : memory_refuse_failed(im->weights->bytes, &e, r);
@@ -206,9 +208,7 @@ static int write_in_place(struct op *base, struct refusal *r)
 
 static int load_through_arena(struct load_op *op, struct refusal *r)
 {
-    double timeout = op->op.s->settings->drain_timeout_s;
-
-    op->drained = engine_wait_drained(op->op.s->engine, (int64_t)(timeout * 1000));
+    op->drained = op_wait_drained(&op->op, op->serial);
     return op_on_engine(&op->op, NULL, write_in_place, r);
 }
 

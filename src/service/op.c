@@ -84,6 +84,25 @@ int op_on_engine(struct op *op, const struct refusal_rule *rules, op_change_fn *
     return x.rc;
 }
 
+static bool is_attached(struct op *op, uint64_t serial)
+{
+    op_look(op);
+    return op->w->attachment.serial == serial && !op->w->attachment.leaving;
+}
+
+bool op_wait_drained(struct op *op, uint64_t serial)
+{
+    enum { LOOK_MS = 100 };
+    int64_t left_ms = (int64_t)(op->s->settings->drain_timeout_s * 1000);
+
+    while (left_ms > LOOK_MS && !engine_wait_drained(op->s->engine, LOOK_MS)) {
+        if (!is_there(op) || (serial && !is_attached(op, serial)))
+            return false;
+        left_ms -= LOOK_MS;
+    }
+    return engine_wait_drained(op->s->engine, left_ms);
+}
+
 int op_end(struct op *op, int status, int rc, const struct refusal *r)
 {
     op_look(op);

@@ -43,6 +43,11 @@ typedef int op_change_fn(struct op *op, struct refusal *r);
 int op_on_engine(struct op *op, const struct refusal_rule *rules, op_change_fn *change,
                  struct refusal *r);
 
+/* The owner of the barrier waits until the running requests have ended, at most
+ * WEIGHTS_DRAIN_TIMEOUT_S. Others are held meanwhile, so it gives up early when the client has hung
+ * up, or when the attachment `serial` (0: none) has ended or is about to. */
+bool op_wait_drained(struct op *op, uint64_t serial);
+
 /* Ends the call: audit line, then rc again. `status` is that of success. */
 int op_end(struct op *op, int status, int rc, const struct refusal *r);
 

@@ -8,13 +8,13 @@ import struct
 import threading
 
 import pytest
-from conftest import MODELS, OPERATOR, wait_until
+from conftest import MODELS, OPERATOR, TRAINER, wait_until
 from foreign import Foreign
 from pairs import every
 from test_adapters import copy_adapter
 from test_load_pairs import CONDITIONS as LOAD, LoadCase
 from test_save_pairs import CONDITIONS as ALL_OF_SAVE, make_case
-from trainer import Trainer, ask, granted, load, refused, status
+from trainer import Trainer, ask, audit_lines, granted, load, refused, status
 
 MANY = ["The river ran low and the mill stood still"] * 128  # a minute of work; its client hangs up when it is not needed
 
@@ -84,6 +84,45 @@ def held_by(server, attachment, owner):
 
 def adapter(server, route, **body):
     return server.post(f"/api/adapters/{route}", body, headers={"Authorization": f"Bearer {OPERATOR}"})
+
+
+@pytest.mark.parametrize("end", ["detaches", "hangs up"])
+def test_a_quiesce_that_nobody_waits_for_lets_serving_go_on(slow, end):
+    server = slow(WEIGHTS_DRAIN_TIMEOUT_S="3000")
+    trainer = Trainer(server)
+    link = server.connect()
+    with busy(server), link:
+        link.sendall(f"POST /api/weights/quiesce HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TRAINER}\r\n"
+                     f"X-miLLM-Attachment: {trainer.id}\r\nContent-Length: 0\r\n\r\n".encode())
+        held_by(server, trainer.id, "quiesce")
+        if end == "detaches":
+            trainer.detach()
+            assert b'"code":"NOT_ATTACHED"' in link.recv(65536)
+        else:
+            link.close()
+        ask(server)  # held until then
+        assert status(server)["serving"] == "serving" and in_flight(server) > 0
+
+
+@pytest.mark.parametrize("route", ["load", "adapter"])
+def test_what_waits_for_running_requests_gives_up_with_its_client(slow, route):
+    server = slow(WEIGHTS_DRAIN_TIMEOUT_S="3000")
+    trainer = Trainer(server)
+    body = json.dumps({"path": server.probe.path} if route == "load" else {"name": "lora"})
+    path = "/api/weights/load" if route == "load" else "/api/adapters/apply"
+    link = server.connect()
+    with busy(server):
+        link.sendall(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TRAINER}\r\n"
+                     f"X-miLLM-Attachment: {trainer.id}\r\nContent-Type: application/json\r\n"
+                     f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        held_by(server, trainer.id, route)
+        link.close()
+        before = trainer.digest()
+        ask(server)
+        assert trainer.digest() == before and in_flight(server) > 0
+    now = status(server)
+    assert (now["weights_state"], now["model"]["name"], now["model"]["adapter"]) == ("clean", "tiny-llama", None)
+    wait_until(lambda: audit_lines(server)[-1]["code"] == "CLIENT_CLOSED_REQUEST")
 
 
 SAVE = [c for c in ALL_OF_SAVE if c.name != "name too long"]  # the name of this model is short

@@ -30,5 +30,11 @@ chmod u+w "$file"
 printf x | dd of="$file" bs=1 seek=9000 conv=notrunc 2>/dev/null
 expect_exit 1 "$cairn" load tiny:demo:step-1 --plan
 err_has CHECKPOINT_HASH_MISMATCH
-expect_exit 1 "$cairn" save demo ""
-err_has "STEP must be a whole number"
+for step in "" 1x -1 99999999999999999999; do
+    expect_exit 2 "$cairn" save demo "$step"
+    err_has "STEP must be a whole number"
+    expect_exit 2 "$cairn" promote checkpoint demo "$step"
+done
+echo '{}' >"$scratch/manifest.json"
+expect_exit 2 "$cairn" save demo --manifest "$scratch/manifest.json"
+expect_exit 2 "$cairn" promote
