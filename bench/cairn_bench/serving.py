@@ -332,12 +332,12 @@ def change_a_little(info):
 
 
 class Crowd:
-    """Eight clients that stream 64 tokens again and again, each by the name that is served when it asks."""
+    """Clients that stream 64 tokens again and again, each by the name that is served when it asks."""
 
-    def __init__(self, server, tokens=64):
+    def __init__(self, server, clients=8, tokens=64):
         self.server, self.tokens, self.end = server, tokens, False
         self.gaps, self.asked, self.lost, self.mixed, self.late = [], 0, 0, 0, 0
-        self.threads = [threading.Thread(target=self._ask) for _ in range(8)]
+        self.threads = [threading.Thread(target=self._ask) for _ in range(clients)]
         for thread in self.threads:
             thread.start()
 
@@ -377,6 +377,9 @@ def swap(swaps):
         s.call("POST", "/api/weights/resume", {})
         s.call("POST", "/api/weights/detach", {})
         del s.headers["X-miLLM-Attachment"]
+        half = Crowd(s, 4)
+        time.sleep(max(5.0, swaps / 20))
+        half.stop()
         plain = Crowd(s)  # the same clients without swaps
         time.sleep(max(5.0, swaps / 10))
         plain.stop()
@@ -388,8 +391,11 @@ def swap(swaps):
             time.sleep(max(0.0, 1 - (time.monotonic() - began)))
         crowd.stop()
     t = Table("token gap, ms")
-    t.rows = {"without swaps": plain.gaps, "with a swap a second": crowd.gaps}
+    t.rows = {"without swaps": plain.gaps, "with a swap a second": crowd.gaps, "without swaps, 4 clients": half.gaps}
     t.show()
+    two = 2 * statistics.median(half.gaps)
+    print(f"this run: a step whose eight rows belong half to each of two weights takes {two:.1f} ms, "
+          f"{two / statistics.median(plain.gaps):.2f} x of without; an answer takes {64 * statistics.median(plain.gaps) / 1000:.1f} s")
     print(f"of {crowd.asked} requests: lost {crowd.lost}, with another name's weights {crowd.mixed}, came with a name that "
           f"had just gone {crowd.late}; images alive at most {alive}")
     return [Verdict("swap-lost-or-mixed", crowd.lost + crowd.mixed, 0, at_least=False),
