@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
-enum { ANSWER_MAX = 256 << 20, POLL_NS = 50000000 };
+enum { ANSWER_MAX = 256 << 20, CODE_MAX = 40, POLL_NS = 50000000 };
 
 struct client {
     CURL *curl;
@@ -250,11 +250,29 @@ static enum err_code code_of_status(long status)
     }
 }
 
+/* The server speaks of headers; who types commands sets them otherwise. */
+static const char *hint_of(const char *code)
+{
+    static const struct {
+        const char *code, *hint;
+    } hints[] = {
+        {"UNAUTHORIZED", " (--token, or CAIRN_TOKEN)"},
+        {"NOT_ATTACHMENT_HOLDER", " (--attachment, or CAIRN_ATTACHMENT)"},
+        {"MODEL_LEASED", " (--lease, or CAIRN_LEASE, if the lease is yours)"},
+        {"unauthorized", " (--key, or WEAVER_API_KEY)"},
+    };
+
+    for (size_t i = 0; code && i < sizeof hints / sizeof *hints; i++)
+        if (strcmp(hints[i].code, code) == 0)
+            return hints[i].hint;
+    return "";
+}
+
 int client_expect(const struct client_reply *reply, struct err *e)
 {
     const json_t *error = json_object_get(reply->body, "error");
     const char *code = json_string_value(json_object_get(error, "code"));
-    const char *message = json_string_value(json_object_get(error, "message"));
+    const char *message = json_string_value(json_object_get(error, "message")), *hint;
 
     if (json_is_string(error)) { /* the training API: {"error": code, "message"} */
         code = json_string_value(error);
@@ -265,8 +283,9 @@ int client_expect(const struct client_reply *reply, struct err *e)
     if (!message)
         return err_set(e, code_of_status(reply->status), "the server answered with status %ld",
                        reply->status);
-    err_set(e, code_of_status(reply->status), "%s%s%s", code ? code : "", code ? ": " : "",
-            message);
+    hint = hint_of(code); /* which has its place, however long the message is */
+    err_set(e, code_of_status(reply->status), "%s%s%.*s%s", code ? code : "", code ? ": " : "",
+            (int)(sizeof e->msg - strlen(hint) - CODE_MAX), message, hint);
     return err_detail(e, "HTTP status %ld", reply->status);
 }
 

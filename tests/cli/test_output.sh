@@ -49,6 +49,14 @@ err_has "no model 0"
 printf 'one\ntwo\n' | "$cairn" chat --json --max-tokens 2 >"$scratch/out"
 [ "$(jq -s length "$scratch/out")" = 2 ] && [ "$(wc -l <"$scratch/out")" = 2 ] || die "a conversation is not one line an answer"
 
+# What the server says of headers is said of options, too.
+CAIRN_TOKEN=wrong expect_exit 1 "$cairn" save demo 1
+err_has "UNAUTHORIZED: .*(--token, or CAIRN_TOKEN)$"
+CAIRN_ATTACHMENT=$(curl -s "$CAIRN_URL/api/weights/attach" -H "Authorization: Bearer $token" -H 'Content-Type: application/json' -d '{}' | jq -r .data.attachment_id)
+expect_exit 1 "$cairn" save demo 1
+err_has "NOT_ATTACHMENT_HOLDER: .*(--attachment, or CAIRN_ATTACHMENT)$"
+expect_exit 0 "$cairn" detach --attachment "$CAIRN_ATTACHMENT"
+
 # A proxy of the environment has no part in what this machine asks itself.
 http_proxy=http://127.0.0.1:9 expect_exit 0 "$cairn" status
 
