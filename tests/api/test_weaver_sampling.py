@@ -470,6 +470,16 @@ def test_one_kind_of_pause_can_follow_another(w, full):
     control(full, "continue")
 
 
+def test_a_server_stops_while_a_model_is_paused(make_server, tmp_path):
+    server = make_server(ENV, model=None, state=tmp_path)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    s = Sampler(w, model_path=Run(w, training_mode="full_ft").export(path="f"))
+    control(s, "pause", {"mode": "in_place"})
+    assert w.post(s.path + "/samples", s.body(max_tokens=3))["status"] == "pending"
+    assert server.stop() == 0, server.log_text()[-3000:]
+
+
 def test_only_a_full_model_can_be_paused(w, sampler, full):
     error(w.call("POST", sampler.path + "/pause-generation", {"mode": "abort"}), 400, "invalid_request")
     error(w.call("POST", sampler.path + "/continue-generation"), 400, "invalid_request")

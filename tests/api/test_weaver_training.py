@@ -1,4 +1,5 @@
 """Runs over plain HTTP: passes, steps, order, encodings, and every body that is refused."""
+import contextlib
 import hashlib
 import json
 import math
@@ -269,6 +270,26 @@ def test_a_number_whose_predecessor_never_comes_goes_in_after_a_while(w, run):
     held(w, run.path + "/forward-passes", following)
 
 
+def test_a_predecessor_is_not_waited_for_longer_while_others_work_all_the_time(w):
+    run, done = Run(w, lora_config={"rank": 2}), threading.Event()
+
+    def work(other):
+        while not done.is_set():
+            other.forward()
+
+    others = [threading.Thread(target=work, args=(Run(w, lora_config={"rank": 2}),)) for _ in range(4)]
+    for t in others:
+        t.start()
+    body = run.forward_body()
+    body["payload"]["seq_id"] = 900
+    try:
+        w.wait(w.post(run.path + "/forward-passes", body))
+    finally:
+        done.set()
+        for t in others:
+            t.join()
+
+
 def test_a_second_client_counts_from_one_again(w):
     run = Run(w, lora_config={"rank": 4, "seed": 9})
     run.train(2)
@@ -493,6 +514,25 @@ def test_a_refused_export_has_used_its_number(w):
     answer = held(w, run.path + "/optimizer-steps", step_behind_a_refused_export)
     assert answer.json()["response"]["metrics"]["skipped"] == 1
     w.post(run.path + "/terminate")
+
+
+def test_a_list_that_the_database_refuses_is_an_error_and_the_next_one_is_whole(make_server, tmp_path):
+    server = make_server(ENV, model=None, state=tmp_path)
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    run = Run(w, lora_config={"rank": 2})
+
+    def rename(a, b):
+        with contextlib.closing(sqlite3.connect(tmp_path / "cairn.db", timeout=60)) as db, db:
+            db.execute(f"ALTER TABLE {a} RENAME TO {b}")
+
+    rename("weaver_models", "aside")
+    for _ in range(3):
+        w.refused("GET", "/models", None, 500, "internal_error")
+        w.refused("GET", run.path, None, 500, "internal_error")
+    rename("aside", "weaver_models")
+    assert [m["id"] for m in w.get("/models")["items"]] == [run.id] and w.get(run.path)["id"] == run.id
+    assert server.stop() == 0
 
 
 def test_the_base_of_a_run_cannot_be_deleted(own, w):

@@ -114,7 +114,7 @@ static bool parse_range(const char *text, int64_t size, int64_t *from, int64_t *
     if (*text == '-') { /* the last -first bytes */
         if (*end)
             return false;
-        *from = -first < size ? size + first : 0;
+        *from = first > -size ? size + first : 0;
         *n = first == 0 ? 0 : size - *from;
         return true;
     }

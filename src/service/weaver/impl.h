@@ -49,7 +49,7 @@ struct weaver {
     pthread_cond_t ended_came;
     struct w_op *ended; /* the engine is done with them */
     bool finisher_stops;
-    int64_t next_sweep_ns;
+    int64_t next_tick_ns, next_sweep_ns;
 
     struct w_op *sample_queue;  /* not begun, linked by next_ended */
     struct sample_op *sampling; /* in the engine */

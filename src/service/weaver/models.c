@@ -157,7 +157,8 @@ static json_t *object_of_row(struct weaver *w, const struct db_stmt *q)
 {
     json_t *o = w_parse(db_text(q, 13));
     const char *id = db_text(q, 0), *status = db_text(q, 12);
-    struct w_run *live = w_run_peek(w, id);
+    int64_t last_seq = 0, request_ms = 0;
+    bool live = w_run_seen(w, id, &last_seq, &request_ms);
 
     json_object_set_new(o, "id", json_string(id));
     json_object_set_new(o, "session_id", json_string(db_text(q, 1)));
@@ -166,13 +167,11 @@ static json_t *object_of_row(struct weaver *w, const struct db_stmt *q)
     json_object_set_new(o, "training_mode", json_string(db_text(q, 5)));
     json_object_set_new(o, "status",
                         json_string(live || strcmp(status, "active") != 0 ? status : "lost"));
-    json_object_set_new(o, "last_seq_id", json_integer(live ? live->last_seq : db_int(q, 14)));
+    json_object_set_new(o, "last_seq_id", json_integer(live ? last_seq : db_int(q, 14)));
     json_object_set_new(o, "created_at", json_time(db_int(q, 15)));
     json_object_set_new(o, "updated_at", json_time(db_int(q, 16)));
-    json_object_set_new(
-        o, "last_request_at",
-        json_time(live && live->request_ms ? live->request_ms : db_int(q, LAST_REQUEST)));
-    w_run_unref(live);
+    json_object_set_new(o, "last_request_at",
+                        json_time(live && request_ms ? request_ms : db_int(q, LAST_REQUEST)));
     return o;
 }
 
@@ -472,6 +471,7 @@ int weaver_model_terminate(struct weaver *w, struct weaver_call *c, struct refus
     struct state s = {0};
     struct w_run *run;
     struct err e = {0};
+    int64_t last_seq = 0, request_ms;
 
     if (check_instances(list, r) < 0 || with_row(w, c->key, take_state, &s, r) < 0)
         return -1;
@@ -479,15 +479,12 @@ int weaver_model_terminate(struct weaver *w, struct weaver_call *c, struct refus
     if (trainer) {
         int64_t now = clock_wall_ms();
 
-        run = w_run_peek(w, c->key);
+        w_run_seen(w, c->key, &last_seq, &request_ms);
         if (db_run(w->db, &e,
                    "UPDATE weaver_models SET status = 'terminated', updated_ms = ?, last_seq_id ="
                    " max(last_seq_id, ?), request_ms = ? WHERE id = ?",
-                   "iiit", now, run ? run->last_seq : (int64_t)0, now, c->key) < 0) {
-            w_run_unref(run);
+                   "iiit", now, last_seq, now, c->key) < 0)
             return w_refuse_err(r, &e);
-        }
-        w_run_unref(run);
         run = w_run_peek(w, c->key); /* a load may have brought it back meanwhile */
         if (run)
             w_run_end(w, run);

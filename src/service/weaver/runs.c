@@ -326,6 +326,20 @@ struct w_run *w_run_peek(struct weaver *w, const char *id)
     return run;
 }
 
+bool w_run_seen(struct weaver *w, const char *id, int64_t *last_seq, int64_t *request_ms)
+{
+    const struct w_run *run;
+
+    pthread_mutex_lock(&w->lock);
+    run = find(w, id);
+    if (run) {
+        *last_seq = run->last_seq;
+        *request_ms = run->request_ms;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return run != NULL;
+}
+
 struct w_run *w_run_take(struct weaver *w, const char *id, struct refusal *r)
 {
     struct w_run *run = w_run_peek(w, id);

@@ -105,6 +105,8 @@ void w_runs_note(struct weaver *w);
 /* The run in memory, counted. model_not_found, model_terminated, model_lost. */
 struct w_run *w_run_take(struct weaver *w, const char *id, struct refusal *r);
 struct w_run *w_run_peek(struct weaver *w, const char *id); /* NULL: not in memory */
+/* The highest number let in, and when it was last asked for work. False: not in memory. */
+bool w_run_seen(struct weaver *w, const char *id, int64_t *last_seq, int64_t *request_ms);
 /* The same for a load: a lost run comes back to life. */
 struct w_run *w_run_revive(struct weaver *w, const char *id, struct refusal *r);
 void w_run_unref(struct w_run *run); /* NULL is allowed */

@@ -69,6 +69,16 @@ static bool paused(struct weaver *w, const struct sample_op *x)
     return x->sampler->full && *find_pause(w, x->sampler->model_id) != NULL;
 }
 
+void w_pauses_free(struct weaver *w)
+{
+    while (w->paused) {
+        struct w_pause *gone = w->paused;
+
+        w->paused = gone->next;
+        free(gone);
+    }
+}
+
 /* ---- the queue ---- */
 
 static void enqueue(struct weaver *w, struct sample_op *x, bool first)

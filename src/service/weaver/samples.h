@@ -94,4 +94,5 @@ void sample_write(const struct sample_op *x, struct buf *b);
 void w_samples_pump(struct weaver *w);
 /* Ends what waits, and cancels what runs: the server stops. */
 void w_samples_end(struct weaver *w);
+void w_pauses_free(struct weaver *w); /* models that stayed paused */
 #endif

@@ -92,6 +92,19 @@ static void sweep(struct weaver *w)
     images_sweep(w->images);
 }
 
+/* What goes by the clock, however fast operations end. */
+static void tick(struct weaver *w)
+{
+    int64_t now = clock_mono_ns();
+
+    if (now < w->next_tick_ns)
+        return;
+    w->next_tick_ns = now + tick_ns;
+    w_runs_tick(w);
+    w_samples_pump(w);
+    sweep(w);
+}
+
 static void *finisher(void *arg)
 {
     struct weaver *w = arg;
@@ -100,13 +113,9 @@ static void *finisher(void *arg)
     while (!over) {
         struct w_op *op = take_ended(w, &over);
 
-        if (op) {
+        if (op)
             op->ended(w, op);
-            continue;
-        }
-        w_runs_tick(w);
-        w_samples_pump(w);
-        sweep(w);
+        tick(w);
     }
     return NULL;
 }
@@ -235,6 +244,7 @@ void weaver_close(struct weaver *w)
         return;
     weaver_settle(w);
     w_samplers_free(w);
+    w_pauses_free(w);
     w_exported_free(w);
     images_free(w->images);
     gap_free(w->gap);
