@@ -1,4 +1,5 @@
 /* `cairn`: the table of commands. */
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -73,12 +74,27 @@ static const struct cli_cmd commands[] = {
     {0},
 };
 
+/* The next file that is opened must not become standard output, or messages would be written into
+ * it. What was closed refuses to be read, or written. */
+static void fill_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            _exit(EXIT_FAILED);
+}
+
 int main(int argc, char **argv)
 {
-    struct cli cli = {.out = isatty(STDOUT_FILENO) ? cli_terminal(stdout) : stdout, .err = stderr};
-    int status = cli_main(&cli, commands, argc, argv);
-    bool lost = fflush(cli.out) != 0 || ferror(cli.out); /* a full disk shows here at the latest */
+    struct cli cli = {.out = stdout, .err = stderr};
+    int status;
+    bool lost;
 
+    fill_standard_streams();
+    if (isatty(STDOUT_FILENO))
+        cli.out = cli_terminal(stdout);
+    status = cli_main(&cli, commands, argc, argv);
+    lost = fflush(cli.out) != 0 || ferror(cli.out); /* a full disk shows here at the latest */
     if (cli.out != stdout)
         fclose(cli.out);
     if (!lost)

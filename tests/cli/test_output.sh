@@ -29,6 +29,18 @@ out_is_json
 expect_exit 2 "$cairn" chat -m hi
 err_has "unknown option: -m"
 
+# Standard streams that are closed do not become the next file: nothing is written into it.
+closed=$scratch/closed
+env STATE_DIR="$closed" WEIGHTS_CHECKPOINT_DIR="$closed/checkpoints" "$cairn" serve --port 0 <&- >&- 2>&- &
+other=$!
+for _ in $(seq 200); do [ -e "$closed/cairn.db" ] && break; sleep 0.05; done
+kill "$other"
+wait "$other" || die "the server ended with exit status $?"
+[ ! -s "$closed/cairn.lock" ] || die "the lock holds $(cat "$closed/cairn.lock")"
+got=0
+"$cairn" help >&- 2>"$scratch/err" || got=$?
+[ "$got" = 1 ] || die "help without an output: exit status $got"
+
 # A number that is out of range reaches the server, and is refused by name.
 start_server
 export CAIRN_TOKEN=$token
