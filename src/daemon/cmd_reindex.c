@@ -18,7 +18,7 @@
 struct parts {
     struct config config;
     struct roots *roots;
-    int state_lock;
+    int state_lock, weaver_lock;
     struct db *db;
     struct schema *schema;
 };
@@ -35,7 +35,8 @@ static int open_parts(struct parts *p, struct err *e)
 
     p->roots = roots_open(s->checkpoint_dir, s->read_roots, &warnings, e);
     buf_release(&warnings);
-    if (!p->roots || (p->state_lock = state_dir_open(s->state_dir, e)) < 0)
+    if (!p->roots || (p->state_lock = state_dir_open(s->state_dir, e)) < 0 ||
+        (p->weaver_lock = weaver_dir_open(s->weaver_dir, e)) < 0)
         return -1;
     buf_printf(&path, "%s/cairn.db", s->state_dir);
     p->db = db_open(buf_str(&path), e);
@@ -50,6 +51,7 @@ static void close_parts(struct parts *p)
 {
     schema_free(p->schema);
     db_close(p->db);
+    fs_close(p->weaver_lock);
     fs_close(p->state_lock);
     roots_close(p->roots);
     config_release(&p->config);
@@ -137,7 +139,7 @@ int cmd_reindex(struct cli *cli, int argc, char **argv)
     int rc = cli_options(cli, &argc, argv, opts, 0, 0);
     struct report r = {.cli = cli};
     struct buf warnings = {0};
-    struct parts p = {.state_lock = -1};
+    struct parts p = {.state_lock = -1, .weaver_lock = -1};
     struct err e = {0};
 
     if (rc >= 0)

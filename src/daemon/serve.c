@@ -43,7 +43,7 @@ enum { STOP_GRACE_MS = 5000, SPARE_HANDLERS = 64 };
 struct daemon {
     struct config config;
     struct faults *faults;
-    int state_lock;
+    int state_lock, weaver_lock;
     struct db *db;
     struct roots *roots;
     struct schema *schema;
@@ -62,6 +62,9 @@ static int open_catalogue(struct daemon *d, struct err *e)
 
     d->state_lock = state_dir_open(d->config.settings.state_dir, e);
     if (d->state_lock < 0)
+        return -1;
+    d->weaver_lock = weaver_dir_open(d->config.settings.weaver_dir, e);
+    if (d->weaver_lock < 0)
         return -1;
     buf_printf(&path, "%s/cairn.db", d->config.settings.state_dir);
     d->db = db_open(buf_str(&path), e);
@@ -207,6 +210,7 @@ static void take_down(struct daemon *d)
     schema_free(d->schema);
     roots_close(d->roots);
     db_close(d->db);
+    fs_close(d->weaver_lock);
     fs_close(d->state_lock);
     faults_free(d->faults);
     config_release(&d->config);
@@ -327,7 +331,7 @@ static int apply_options(struct config *c, const struct serve_options *o, struct
 
 int serve(const struct serve_options *o, FILE *out, struct err *e)
 {
-    struct daemon d = {.state_lock = -1};
+    struct daemon d = {.state_lock = -1, .weaver_lock = -1};
     struct buf warnings = {0};
     sigset_t stop;
     int rc = config_read(&d.config, &warnings, e);

@@ -296,6 +296,18 @@ def test_a_second_start_on_a_state_directory_is_refused_and_changes_nothing(make
     server.stop()
 
 
+def test_a_second_server_does_not_clean_up_in_the_training_directory_of_the_first(make_server, tmp_path):
+    server = make_server(model=None, state=tmp_path / "state")
+    half = tmp_path / "state/weaver/a-model/.tmp-half-written"
+    half.mkdir(parents=True)
+    env = {**os.environ, "STATE_DIR": str(tmp_path / "other"), "WEIGHTS_CHECKPOINT_DIR": str(tmp_path / "elsewhere"),
+           "WEAVER_CHECKPOINT_DIR": str(tmp_path / "state/weaver")}
+    done = subprocess.run([PROGRAM, "serve", "--port", "0"], env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "choose another WEAVER_CHECKPOINT_DIR" in done.stderr, done
+    assert half.exists()
+    server.stop()
+
+
 def test_a_text_with_a_nul_is_refused_and_not_cut(own):
     path = str(MODELS / "tiny-lfm2")
     for body in ({"local_path": path, "custom_name": "a\0b"}, {"local_path": path + "\0/../x"}):
