@@ -15,7 +15,7 @@
 /* jansson's parser recurses (2048 levels at most); the limit is checked before it sees the text. */
 int json_check_depth(const char *text, size_t len, struct err *e)
 {
-    int depth = 0;
+    int depth = 0, nests = 0;
     bool in_string = false;
 
     for (size_t i = 0; i < len; i++) {
@@ -31,6 +31,9 @@ int json_check_depth(const char *text, size_t len, struct err *e)
         } else if (c == '{' || c == '[') {
             if (++depth > JSON_DEPTH_MAX)
                 return err_set(e, ERR_FORMAT, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
+            if (++nests > JSON_NESTS_MAX)
+                return err_set(e, ERR_FORMAT, "JSON of more than %d lists and objects",
+                               JSON_NESTS_MAX);
         } else if (c == '}' || c == ']') {
             depth--;
         }

@@ -1,7 +1,8 @@
 /* base/json.h - strict JSON on top of jansson, with errors that name the field.
  *
  * json_parse refuses duplicate keys, NaN and Infinity, invalid UTF-8, lone surrogates, a byte order
- * mark, trailing bytes and nesting deeper than JSON_DEPTH_MAX. The getters return 0 or -1 with
+ * mark, trailing bytes, nesting deeper than JSON_DEPTH_MAX and more than JSON_NESTS_MAX lists and
+ * objects (each takes up to 220 bytes of memory, for two of text). The getters return 0 or -1 with
  * ERR_ARG and a message that names the key; json_opt_* leave *out alone when the key is absent or
  * null. Strings are borrowed from the object. */
 #ifndef BASE_JSON_H
@@ -15,7 +16,7 @@
 struct err;
 struct buf;
 
-enum { JSON_DEPTH_MAX = 64 };
+enum { JSON_DEPTH_MAX = 64, JSON_NESTS_MAX = 1 << 20 };
 
 /* 0, or -1 with ERR_FORMAT: text that jansson reads directly, with other flags than json_parse, is
  * looked at first. Its parser recurses, and the stacks of handlers are small. */

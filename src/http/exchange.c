@@ -1,4 +1,5 @@
 /* http/exchange.c - what the library calls, in the epoll thread, as a request comes in. */
+#include <malloc.h>
 #include <string.h>
 #include <strings.h>
 
@@ -6,7 +7,7 @@
 #include "base/err.h"
 #include "http/call.h"
 
-enum { DEFAULT_LIMIT = 1 << 20, BYTES_PER_SECOND = 64 << 10 };
+enum { DEFAULT_LIMIT = 1 << 20, BYTES_PER_SECOND = 64 << 10, LARGE_BODY = 4 << 20 };
 
 static int64_t after_ms(int64_t ms)
 {
@@ -32,6 +33,7 @@ static void run_handler(struct work *w)
 {
     struct http_call *call = (void *)((char *)w - offsetof(struct http_call, work));
     struct http_server *s = call->srv;
+    bool large = call->req.body_len >= LARGE_BODY;
 
     s->c.handler(s->c.arg, &call->req, &call->resp);
     if (!call->stream.begun) {
@@ -40,6 +42,9 @@ static void run_handler(struct work *w)
         answer_resume(call);
     }
     call_unref(call);
+    if (large)
+        malloc_trim(
+            0); /* what was made of it took many times as much, and each thread keeps its own */
     atomic_fetch_sub(&s->running, 1);
 }
 

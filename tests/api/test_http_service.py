@@ -1,8 +1,10 @@
 """What every route shares: ids, CORS, Host and Origin, unknown routes, envelopes, body rules."""
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from conftest import check_error
+from conftest import check_error, wait_until
 
 
 def test_a_well_formed_request_id_comes_back_and_others_are_replaced(server):
@@ -52,6 +54,28 @@ def test_malformed_json_is_refused_on_both_faces(server, body):
     got = answer.json()
     assert got["success"] is False and got["data"] is None and got["error"]["code"] == "VALIDATION_ERROR"
     assert got["error"]["details"]["errors"][0].keys() == {"path", "message", "type"}
+
+
+def test_json_of_millions_of_objects_is_refused_before_it_takes_memory(server):
+    for piece in (b"{}", b"[]", b'{"a":[]}'):
+        body = b'{"model": "x", "prompt": [' + b",".join([piece] * 2**20) + b"]}"
+        assert "lists and objects" in check_error(server.post("/v1/completions", body), 400, "invalid_parameter")["message"]
+    body = b'{"model": "x", "prompt": [' + b",".join([b"[1]"] * 1000) + b"]}"
+    check_error(server.post("/v1/completions", body), 404, "model_not_found")
+
+
+def test_large_bodies_leave_no_memory_behind(make_server):
+    server = make_server(model=None)
+    pid = server.process.pid
+    if re.search("lib[at]san", Path(f"/proc/{pid}/maps").read_text()):
+        pytest.skip("a sanitizer keeps what is freed")
+    body = b'{"model": "x", "prompt": [' + b",".join([b"1"] * 7_500_000) + b"]}"
+    with ThreadPoolExecutor(6) as pool:
+        for answer in pool.map(lambda _: server.post("/v1/completions", body), range(6)):
+            check_error(answer, 404, "model_not_found")
+    resident = lambda: int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) // 1024
+    wait_until(lambda: resident() < 200, lambda: f"{resident()} MB")  # one keeps 250 MB, six 1.5 GB
+    server.stop()
 
 
 def test_an_envelope_has_its_three_keys_and_both_sentences(server):
