@@ -1,4 +1,5 @@
-# Cairn's one build file. Targets: all check crash-matrix soak benches fuzz cov lint layers format docs man install clean.
+# Cairn's one build file. Targets: all check crash-matrix soak races benches fuzz cov lint layers format docs man
+# install clean.
 # Variants: SAN=address,undefined | SAN=thread | COV=1 | FUZZ=1 | WERROR=1, each in its own build folder.
 # `make faults` builds build/cairn-faults, which reads the WEIGHTS_TEST_* variables.
 
@@ -104,6 +105,13 @@ SOAK_SECONDS ?= 3600
 soak: all
 	CAIRN=$(abspath $(B)/cairn) /usr/bin/python3 tests/soak/soak.py --seconds $(SOAK_SECONDS)
 
+# A sample of the API tests, the server under ThreadSanitizer. (Unit tests: make SAN=thread check.)
+RACES ?= $(foreach t,openai_chat weaver_training weaver_sampling weights_attach weights_load \
+    weights_running batches,tests/api/test_$(t).py)
+races:
+	$(MAKE) SAN=thread all
+	sh scripts/races.sh $(abspath build/variant-thread/cairn) $(RACES)
+
 # ---- benches: bench/bench_*.c link everything ----
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/bench_*.c))
 benches: $(BENCHES)
@@ -146,6 +154,6 @@ install: all
 clean:
 	rm -rf build
 
-.PHONY: all faults tests check crash-matrix soak benches fuzzers fuzz layers lint format cov docs man install clean
+.PHONY: all faults tests check crash-matrix soak races benches fuzzers fuzz layers lint format cov docs man install clean
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
