@@ -166,12 +166,11 @@ static struct run *next_run(struct engine *en)
 static bool begin_next(struct engine *en)
 {
     struct run *r = next_run(en);
+    struct run_op *op = r ? unlink_op(r) : NULL;
     struct err e = {0};
 
-    if (!r)
+    if (!op)
         return false;
-    struct run_op *op = unlink_op(r);
-
     en->train_last = r;
     en->train_active = r;
     r->op = op;
@@ -204,9 +203,8 @@ static void flip(struct run *r)
     trainer_set_weights(r->trainer, r->image->weights, r->image->model);
 }
 
-static void work(struct run *r, int64_t deadline_ns)
+static void work(struct run *r, struct run_op *op, int64_t deadline_ns)
 {
-    struct run_op *op = r->op;
     struct err e = {0};
 
     switch (trainer_run(r->trainer, deadline_ns, &e)) {
@@ -246,12 +244,13 @@ bool train_turn(struct engine *en, bool busy, int64_t step_ns)
     if (!en->train_active && !begin_next(en))
         return false;
     int64_t slice = slice_ns(en, busy, step_ns);
+    struct run *r = en->train_active;
 
-    if (slice == 0 || !en->train_active)
+    if (slice == 0 || !r || !r->op)
         return true;
     int64_t start = clock_mono_ns();
 
-    work(en->train_active, start + slice);
+    work(r, r->op, start + slice);
     en->train_credit -= clock_mono_ns() - start;
     return true;
 }

@@ -148,11 +148,14 @@ void openai_embeddings(struct api_call *call)
     struct embedded got = {0};
     struct refusal r = {0};
     struct ask a;
+    bool ok = ask_read(&a, call, ask_parse_embedding, &r) == 0;
+    bool only_checks = ok && ask_only_checks(&a);
 
-    if (ask_read(&a, call, ask_parse_embedding, &r) < 0 ||
-        (!ask_only_checks(&a) && embed_run(call->api->service, &a.embed, &got, &r) < 0))
+    if (ok && !only_checks)
+        ok = embed_run(call->api->service, &a.embed, &got, &r) == 0;
+    if (!ok)
         openai_fail(call, &r);
-    else if (ask_only_checks(&a))
+    else if (only_checks)
         api_json(call, 200, json_object());
     else
         answer(&a, &got);
