@@ -25,7 +25,8 @@ enum { BLOCK = 1024, TILE_ROWS = 64 };
 struct part {
     float max;
     int32_t argmax;
-    float sum; /* of exp(x - max) */
+    float sum;       /* of exp(x - max) */
+    double centered; /* of exp(x - max) (x - max), where it is wanted */
     int n_top;
     bool finite;
 };
@@ -95,7 +96,26 @@ float logits_logprob(const struct logits_row *r, float x)
     return (float)((double)(x - r->max) - r->log_sum);
 }
 
+double logits_entropy(const struct logits_row *r)
+{
+    return r->log_sum - r->centered / r->sum;
+}
+
 /* ---- one row of one block ---- */
+
+/* In rising order. An entry of -inf has no part in it. */
+static double sum_centered(const float *x, int n, float max)
+{
+    double sum = 0;
+
+    for (int i = 0; i < n; i++) {
+        float e = kern_exp(x[i] - max);
+
+        if (e > 0)
+            sum += (double)e * (double)(x[i] - max);
+    }
+    return sum;
+}
 
 /* Keeps the best n, best first. Equal logits stay in the order in which they come. */
 static int insert_top(struct logits_top *top, int have, int n, int32_t token, float x)
@@ -140,6 +160,7 @@ static void reduce_row(const struct kernels *k, const float *x, int first, int n
     part->argmax = first + at;
     if (part->max > -INFINITY)
         part->sum = k->block_sum_exp(x, n, part->max);
+    part->centered = row->entropy && part->max > -INFINITY ? sum_centered(x, n, part->max) : 0;
     for (int i = 0; row->n_top > 0 && i < n; i++)
         part->n_top = insert_top(top, part->n_top, row->n_top, first + i, x[i]);
 }
@@ -249,7 +270,7 @@ static void combine_row(const struct logits *l, int r, struct logits_row *row)
 {
     const struct part *parts = l->parts + (size_t)r * (size_t)l->n_blocks;
     const struct logits_top *top = l->top + (size_t)r * (size_t)l->n_blocks * LOGITS_TOP_MAX;
-    double sum = 0;
+    double sum = 0, centered = 0;
     int have = 0;
 
     row->finite = true;
@@ -268,7 +289,12 @@ static void combine_row(const struct logits *l, int r, struct logits_row *row)
         return;
     }
     for (int b = 0; b < l->n_blocks; b++) {
-        sum += (double)parts[b].sum * (double)kern_exp(parts[b].max - row->max);
+        double scale = (double)kern_exp(parts[b].max - row->max);
+
+        sum += (double)parts[b].sum * scale;
+        if (row->entropy && scale > 0)
+            centered += scale * (parts[b].centered +
+                                 (double)parts[b].sum * (double)(parts[b].max - row->max));
         for (int i = 0; i < parts[b].n_top; i++) {
             const struct logits_top *from = &top[(size_t)b * LOGITS_TOP_MAX + (size_t)i];
 
@@ -278,6 +304,7 @@ static void combine_row(const struct logits *l, int r, struct logits_row *row)
     row->n_top = have;
     row->sum = sum;
     row->log_sum = log(sum);
+    row->centered = centered;
 }
 
 static void run_tile(struct logits *l, const struct model *m, const float *hidden, int n,

@@ -33,12 +33,14 @@ struct logits_row {
     float *full;                   /* [vocab], caller's; NULL: not wanted */
     const struct adapter *adapter; /* of the row: its lm_head counts; or NULL */
     float temperature;             /* every logit is divided by it first; 0 or 1: as they are */
+    bool entropy;                  /* `centered` is wanted: one more exp an entry */
     /* answered */
     bool finite;    /* no NaN and no +inf among the logits, and a finite maximum */
     int32_t argmax; /* first index of the maximum */
     float max;
-    double sum;     /* over the vocabulary, of exp(x - max) */
-    double log_sum; /* its logarithm */
+    double sum;      /* over the vocabulary, of exp(x - max) */
+    double log_sum;  /* its logarithm */
+    double centered; /* over the vocabulary, of exp(x - max) (x - max) */
     float target_logit;
     struct logits_top top[LOGITS_TOP_MAX]; /* best first; equal logits by rising token */
 };
@@ -54,4 +56,6 @@ void logits_run(struct logits *l, const struct model *m, const float *hidden, in
 
 /* Natural log-probability of a token with logit x in this row: the model's own distribution. */
 float logits_logprob(const struct logits_row *r, float x);
+/* In nats, of a finite row that was asked for it: log(sum) - centered / sum. */
+double logits_entropy(const struct logits_row *r);
 #endif

@@ -64,6 +64,11 @@ bool loss_needs_old(enum loss_kind kind)
     }
 }
 
+bool loss_wants_entropy(const struct loss_config *c)
+{
+    return c->entropy != 0 && c->kind != LOSS_SURROGATE && c->kind != LOSS_FORWARD_LOGPROB;
+}
+
 /* ---- one token ---- */
 
 /* The loss of a token before its weight, its derivative by the log-probability, and whether a bound
@@ -139,7 +144,7 @@ static double token_weight(const struct loss_config *c, const struct loss_datum 
 /* ---- one datum, one call ---- */
 
 struct totals {
-    double loss, sum, weight, ratio, kl, clipped, gap;
+    double loss, sum, weight, ratio, kl, clipped, entropy, gap;
     int64_t tokens;
     bool counts;
 };
@@ -165,35 +170,49 @@ static void count_policy(struct totals *t, const struct loss_datum *d, int i, do
     t->gap = fmax(t->gap, fabs(log_ratio));
 }
 
+/* Token i of the datum; `at` is its row of the call. */
+static void run_token(const struct loss_config *c, const struct loss_datum *d, int i, double part,
+                      const struct loss_rows *rows, int64_t at, struct totals *t, double *sum)
+{
+    bool entropy = loss_wants_entropy(c);
+    double w = token_weight(c, d, i), lp = (double)rows->logprobs[at], bonus = 0;
+    struct token k = {0};
+
+    if (w != 0) {
+        k = token_loss(c, d, i, lp);
+        if (entropy) {
+            bonus = (double)c->entropy;
+            k.loss -= bonus * (double)rows->entropies[at];
+            t->entropy += w * (double)rows->entropies[at];
+        }
+        t->tokens++;
+        t->counts |= part != 0;
+        *sum += w * k.loss;
+        if (loss_needs_old(c->kind))
+            count_policy(t, d, i, lp, w, k.clipped);
+    }
+    rows->elementwise[at] = (float)(w * k.loss);
+    if (rows->coef)
+        rows->coef[at] = (float)(w * k.slope * part);
+    if (rows->entropy_coef)
+        rows->entropy_coef[at] = (float)(-w * bonus * part);
+}
+
 /* A position of weight 0 says nothing, whatever stands in its other inputs. A divisor of 0: the
  * datum does not count. */
 static void run_datum(const struct loss_config *c, const struct loss_datum *d, double divisor,
-                      const float *logprobs, float *elementwise, float *coef, struct totals *t)
+                      const struct loss_rows *rows, int64_t at, struct totals *t)
 {
     double part = divisor != 0 ? 1 / divisor : 0, sum = 0;
 
-    for (int i = 0; i < d->n; i++) {
-        double w = token_weight(c, d, i), lp = (double)logprobs[i];
-        struct token k = {0};
-
-        if (w != 0) {
-            k = token_loss(c, d, i, lp);
-            t->tokens++;
-            t->counts |= part != 0;
-            sum += w * k.loss;
-            if (loss_needs_old(c->kind))
-                count_policy(t, d, i, lp, w, k.clipped);
-        }
-        elementwise[i] = (float)(w * k.loss);
-        if (coef)
-            coef[i] = (float)(w * k.slope * part);
-    }
+    for (int i = 0; i < d->n; i++)
+        run_token(c, d, i, part, rows, at + i, t, &sum);
     t->sum += sum;
     t->loss += sum * part;
 }
 
 void loss_run(const struct loss_config *c, const struct loss_datum *data, int n_data,
-              const float *logprobs, float *elementwise, float *coef, struct loss_result *out)
+              const struct loss_rows *rows, struct loss_result *out)
 {
     bool summed = c->sum || c->kind == LOSS_SURROGATE;
     struct totals t = {0};
@@ -211,8 +230,7 @@ void loss_run(const struct loss_config *c, const struct loss_datum *data, int n_
                          : c->kind == LOSS_GRPO ? datum_weight(c, &data[i]) * counted
                                                 : t.weight;
 
-        run_datum(c, &data[i], divisor, logprobs + at, elementwise + at, coef ? coef + at : NULL,
-                  &t);
+        run_datum(c, &data[i], divisor, rows, at, &t);
     }
     *out = (struct loss_result){.loss = t.loss,
                                 .sum = t.sum,
@@ -224,5 +242,6 @@ void loss_run(const struct loss_config *c, const struct loss_datum *data, int n_
         out->ratio = t.ratio / t.weight;
         out->approx_kl = t.kl / t.weight;
         out->clip_frac = t.clipped / t.weight;
+        out->entropy = t.entropy / t.weight;
     }
 }

@@ -123,6 +123,7 @@ static void copy_sequences(struct pass *p)
         }
     }
     memset(p->logprob, 0, (size_t)row * sizeof *p->logprob);
+    memset(p->entropy, 0, (size_t)row * sizeof *p->entropy);
 }
 
 static int longest_of(const struct pass_job *job)
@@ -203,9 +204,15 @@ bool pass_finite(const struct pass *p)
     return p->finite;
 }
 
-void pass_back(struct pass *p, const float *coef, struct grads *g)
+const float *pass_entropies(const struct pass *p)
+{
+    return p->entropy;
+}
+
+void pass_back(struct pass *p, const float *coef, const float *entropy_coef, struct grads *g)
 {
     p->coef = coef;
+    p->entropy_coef = entropy_coef;
     p->grads = g;
     back_begin(p);
 }

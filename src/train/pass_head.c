@@ -3,8 +3,10 @@
  *
  * Only rows with a target and a coefficient take part, packed one after the other. Their logits are
  * computed again, HEAD_ROWS x HEAD_BLOCK at a time, and become d logits = c (onehot - p) in place,
- * c = coef / temperature. Vocabulary blocks rise inside a tile of rows, tiles rise: so d h is one
- * chain over the vocabulary and d W one over the rows. */
+ * c = coef / temperature; an entropy H adds - q p (log p + H), q = entropy_coef / temperature.
+ * Vocabulary blocks rise inside a tile of rows, tiles rise: so d h is one chain over the vocabulary
+ * and d W one over the rows. */
+#include <math.h>
 #include <string.h>
 
 #include "model/adapter.h"
@@ -116,16 +118,39 @@ static void add_lora(const struct pass *p, float *y, int row, int rows, int firs
             y[r * HEAD_BLOCK + j] = y[r * HEAD_BLOCK + j] + l->scale * by[r * n + j];
 }
 
+static float entropy_coef(const struct pass *p, int at)
+{
+    return p->entropy_coef ? p->entropy_coef[at] : 0;
+}
+
+/* z: the logits that y was made of. */
+static void add_entropy(const struct pass *p, float *y, const float *z, int at, int n)
+{
+    float t = p->job.temperature, q = entropy_coef(p, at) / t, inv = p->inv[at];
+    float rest = (float)log((double)inv) + p->entropy[at];
+
+    for (int j = 0; j < n; j++) {
+        float x = z[j] / t - p->max[at];
+
+        y[j] = y[j] - q * (kern_exp(x) * inv * (x + rest));
+    }
+}
+
 /* Logits of packed rows become their gradients; the target's own term is added here. */
 static void differentiate(const struct pass *p, float *y, int row, int rows, int first, int n)
 {
     for (int r = 0; r < rows; r++, y += HEAD_BLOCK) {
         int at = call_row(p, row + r), target = p->target[at] - first;
-        float c = p->coef[at] / p->job.temperature;
+        float c = p->coef[at] / p->job.temperature, z[HEAD_PART_OUTS];
+        bool entropy = entropy_coef(p, at) != 0;
 
+        if (entropy)
+            memcpy(z, y, (size_t)n * sizeof *z);
         p->kb->softmax(y, n, p->job.temperature, p->max[at], p->inv[at], c);
         if (target >= 0 && target < n)
             y[target] = c + y[target];
+        if (entropy)
+            add_entropy(p, y, z, at, n);
     }
 }
 
@@ -278,7 +303,8 @@ void head_begin(struct pass *p)
     p->back.op = p->back.item = p->back.tile = p->back.block = 0;
     p->back.n_active = 0;
     for (int r = 0; r < g->rows; r++)
-        if (p->target[g->row + r] != NO_TARGET && p->coef[g->row + r] != 0)
+        if (p->target[g->row + r] != NO_TARGET &&
+            (p->coef[g->row + r] != 0 || entropy_coef(p, g->row + r) != 0))
             p->active[p->back.n_active++] = r;
     begin_tile(p);
 }

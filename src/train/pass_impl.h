@@ -140,7 +140,7 @@ struct pass {
     int32_t *token, *target; /* [rows] */
     int *pos;                /* [rows] in their sequences */
     int *first_row;          /* [sequences] of the call */
-    float *logprob, *max, *inv;
+    float *logprob, *entropy, *max, *inv;
     float *d_embed; /* [rows,H]: gradient of the embedding's rows */
     bool finite;
     char *memory; /* the arena and the arrays above, kept for the next call */
@@ -164,7 +164,7 @@ struct pass {
     enum stage stage;
     struct walk walk;
     struct back back;
-    const float *coef;
+    const float *coef, *entropy_coef;
     struct grads *grads;
     struct chains chains;    /* of the operation at hand */
     int64_t deadline, slice; /* ns; slice: from the start of pass_run to the deadline */

@@ -87,6 +87,7 @@ static size_t cut_call(struct pass *p, const struct plan *pl, const struct pass_
     p->pos = cutter_take(&c, n, sizeof *p->pos);
     p->first_row = cutter_take(&c, (size_t)job->n_sequences, sizeof *p->first_row);
     p->logprob = cutter_take(&c, n, sizeof(float));
+    p->entropy = cutter_take(&c, n, sizeof(float));
     p->max = cutter_take(&c, n, sizeof(float));
     p->inv = cutter_take(&c, n, sizeof(float));
     p->ends = cutter_take(&c, (size_t)job->n_sequences, sizeof *p->ends);

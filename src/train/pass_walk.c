@@ -189,6 +189,8 @@ static void take_answer(struct pass *p, const struct logits_row *a, int row)
     p->max[row] = a->max;
     p->inv[row] = (float)(1.0 / a->sum);
     p->finite &= isfinite(lp);
+    if (a->entropy && a->finite)
+        p->entropy[row] = (float)logits_entropy(a);
 }
 
 static int head_rows(const struct pass *p)
@@ -214,6 +216,7 @@ static void run_logits(struct pass *p)
         a->full = NULL;
         a->adapter = p->job.adapter;
         a->temperature = p->job.temperature;
+        a->entropy = p->job.entropy;
     }
     logits_run(p->logits, p->job.model, p->hidden + (size_t)at * (size_t)p->config.hidden, n,
                p->answers);

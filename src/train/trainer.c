@@ -83,6 +83,7 @@ static void drop_operation(struct trainer *t)
     free(t->pass.logprobs);
     free(t->pass.elementwise);
     free(t->pass.coef);
+    free(t->pass.entropy_coef);
     t->pass = (struct pass_op){0};
     t->cursor = 0;
     t->phase = PHASE_NONE;
@@ -319,7 +320,10 @@ static int take_memory(struct pass_op *op, const struct train_datum *data, int n
     op->logprobs = malloc(rows * sizeof *op->logprobs);
     op->elementwise = malloc(rows * sizeof *op->elementwise);
     op->coef = malloc(rows * sizeof *op->coef);
-    if (!op->sequences || !op->losses || !op->logprobs || !op->elementwise || !op->coef)
+    if (loss_wants_entropy(&op->loss))
+        op->entropy_coef = malloc(rows * sizeof *op->entropy_coef);
+    if (!op->sequences || !op->losses || !op->logprobs || !op->elementwise || !op->coef ||
+        (loss_wants_entropy(&op->loss) && !op->entropy_coef))
         return err_nomem(e);
     for (int i = 0; i < n; i++) {
         op->sequences[i] = (struct pass_sequence){
@@ -347,7 +351,8 @@ int trainer_begin_pass(struct trainer *t, const struct loss_config *loss, float 
     struct pass_job job = {.adapter = t->adapter,
                            .n_sequences = n_data,
                            .temperature = temperature,
-                           .backward = backward};
+                           .backward = backward,
+                           .entropy = loss_wants_entropy(loss)};
 
     if (n_data < 1)
         return err_set(e, ERR_ARG, "a pass needs at least one datum");
@@ -393,13 +398,14 @@ static bool end_forward(struct trainer *t, struct err *e)
 {
     struct pass_op *op = &t->pass;
     int rows = pass_rows(t->config.pass);
+    const struct loss_rows rows_of_loss = {op->logprobs, pass_entropies(t->config.pass),
+                                           op->elementwise, op->coef, op->entropy_coef};
 
     memcpy(op->logprobs, pass_logprobs(t->config.pass), (size_t)rows * sizeof *op->logprobs);
-    loss_run(&op->loss, op->losses, op->n_data, op->logprobs, op->elementwise, op->coef,
-             &op->result);
+    loss_run(&op->loss, op->losses, op->n_data, &rows_of_loss, &op->result);
     if (!pass_finite(t->config.pass) || !isfinite(op->result.loss) ||
         !isfinite(op->result.approx_kl) || !all_finite(op->elementwise, rows) ||
-        !all_finite(op->coef, rows)) {
+        !all_finite(op->coef, rows) || (op->entropy_coef && !all_finite(op->entropy_coef, rows))) {
         err_set(e, ERR_FORMAT, "the loss is not finite: %s; nothing has changed",
                 pass_finite(t->config.pass)
                     ? "a ratio, weight or advantage is too large"
@@ -424,16 +430,17 @@ static void clear_item(void *arg, int item, int worker)
 /* Adding zeros is left out: the sum has the same bits. */
 static bool begin_backward(struct trainer *t)
 {
+    const struct pass_op *op = &t->pass;
     int rows = pass_rows(t->config.pass), i = 0;
 
     t->grads_state = t->grads_state == GRADS_BROKEN ? GRADS_NONE : t->grads_state;
-    while (i < rows && t->pass.coef[i] == 0)
+    while (i < rows && op->coef[i] == 0 && (!op->entropy_coef || op->entropy_coef[i] == 0))
         i++;
     if (i == rows) {
         t->grads_state = GRADS_PENDING;
         return end_pass(t, PHASE_DONE);
     }
-    pass_back(t->config.pass, t->pass.coef, &t->grads);
+    pass_back(t->config.pass, op->coef, op->entropy_coef, &t->grads);
     t->grads_state = GRADS_BROKEN;
     t->phase = PASS_BACKWARD;
     return true;

@@ -39,6 +39,7 @@ struct pass_op {
     struct pass_sequence *sequences;
     struct loss_datum *losses;
     float *logprobs, *elementwise, *coef; /* [rows] */
+    float *entropy_coef;                  /* [rows], or NULL */
     struct loss_result result;
 };
 

@@ -1,15 +1,13 @@
 """Edges of the training API: traces that are none, weights that cancel, pages past the end, names with U+0000, aborts."""
 import http.client
 import json
-import shutil
-import sqlite3
-import uuid
+import math
 from urllib.parse import urlsplit
 
 import pytest
 from conftest import MODELS, refusing_writes
 from test_weaver_sampling import PROMPT, Sampler, chunks, control
-from weaver_http import ENV, KEY, Run, Weaver, datum, error, trace
+from weaver_http import ENV, Run, Weaver, datum, error, trace
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +112,49 @@ def test_weights_that_cancel_train_where_nothing_is_divided_by_them(w):
     assert grpo[1] == 0 and grpo[0] > 0
     assert norm_of(w, "cross_entropy", [weighted(1, 1.0), weighted(2, -1.0)])[:2] == (0, 1)  # the mean over a weight of 0
     assert norm_of(w, "cross_entropy", [weighted(1, 0.0)], reduction="sum")[:2] == (0, 1)
+
+
+OLD = {"logprobs": {"data": -5.0, "dtype": "float32"}, "advantages": {"data": 0.0, "dtype": "float32"}}
+
+
+def entropies(run, datums):
+    """Of each position, from the log-probabilities of the whole vocabulary."""
+    total = [[0.0] * len(d["loss_fn_inputs"]["target_tokens"]["data"]) for d in datums]
+    for v in range(512):
+        data = [{**d, "loss_fn_inputs": {"target_tokens": {"data": [v] * len(t), "dtype": "int64"}}} for d, t in zip(datums, total)]
+        for t, o in zip(total, run.forward(data)["result"]["loss_fn_outputs"]):
+            for i, lp in enumerate(o["logprobs"]["data"]):
+                t[i] -= math.exp(lp) * lp
+    return total
+
+
+def test_an_entropy_bonus_is_part_of_the_loss(w, run):
+    data = [datum(1, 5), datum(2, 3, weights={"data": [1.0, 0.0, 2.0], "dtype": "float32"})]
+    want = entropies(run, data)
+    plain = run.forward(data, "cross_entropy")
+    got = run.forward(data, "cross_entropy", entropy_coeff=0.3)
+    mean = (sum(want[0]) + want[1][0] + 2 * want[1][2]) / 8
+    assert "entropy" not in plain["metrics"] and got["metrics"]["entropy"] == pytest.approx(mean, abs=1e-5)
+    assert got["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"] - 0.3 * mean, abs=1e-5)
+    a, b = (r["result"]["loss_fn_outputs"][1]["elementwise_loss"]["data"] for r in (plain, got))
+    assert b[2] == pytest.approx(a[2] - 0.3 * 2 * want[1][2], abs=1e-5) and b[1] == a[1] == 0
+    for loss, inputs in (("surrogate", {"surrogate_weights": {"data": 1.0, "dtype": "float32"}}), ("forward_logprob", {})):
+        same = [datum(1, 5, **inputs)]
+        assert run.forward(same, loss, entropy_coeff=5) == run.forward(same, loss)
+    for bad in ("x", 1e39, []):
+        error(w.call("POST", run.path + "/forward-passes", run.forward_body(data, "cross_entropy", entropy_coeff=bad)), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("mode", ["lora", "full_ft"])
+@pytest.mark.parametrize("coeff", [1.0, -1.0])
+def test_an_entropy_bonus_trains(w, mode, coeff):
+    """Without advantages nothing else moves the weights: the entropy goes where its sign says."""
+    run, seen = Run(w, training_mode=mode, lora_config={"rank": 4, "seed": 5}), []
+    for _ in range(6):
+        seen.append(run.backward([datum(1, **OLD)], "importance_sampling", entropy_coeff=coeff)["metrics"]["entropy"])
+        run.step(3e-3 if mode == "lora" else 3e-4, weight_decay=0)
+    assert all((b - a) * coeff > 0 for a, b in zip(seen, seen[1:])), seen
+    w.post(run.path + "/terminate")
 
 
 @pytest.mark.parametrize("fields", [{"eps": 0}, {"eps": 1e-60}, {"eps": 1e60}, {"learning_rate": 1e39}, {"learning_rate": 1e38, "beta1": 0.99},

@@ -305,7 +305,7 @@ static int read_clip(const json_t *config, struct loss_config *c, struct refusal
 
 static int read_config(struct w_batch *b, const json_t *config, struct refusal *r)
 {
-    double temperature = 1, cap = (double)b->loss.cap, beta = (double)b->loss.beta;
+    double temperature = 1, cap = (double)b->loss.cap, beta = (double)b->loss.beta, entropy = 0;
 
     b->temperature = 1;
     if (!config || json_is_null(config))
@@ -314,8 +314,11 @@ static int read_config(struct w_batch *b, const json_t *config, struct refusal *
         return w_bad(r, "loss_fn_config must be an object.");
     if (read_reduction(config, &b->loss, r) < 0 || read_clip(config, &b->loss, r) < 0 ||
         w_num(config, "temperature", &temperature, r) < 0 || w_num(config, "cap", &cap, r) < 0 ||
-        w_num(config, "beta", &beta, r) < 0)
+        w_num(config, "beta", &beta, r) < 0 || w_num(config, "entropy_coeff", &entropy, r) < 0)
         return -1;
+    if (!isfinite((float)entropy))
+        return w_bad(r, "loss_fn_config.entropy_coeff must fit a float32.");
+    b->loss.entropy = (float)entropy;
     if (!((float)temperature > 0) || !isfinite((float)temperature))
         return w_bad(r, "loss_fn_config.temperature must be above 0 and fit a float32.");
     b->temperature = (float)temperature;

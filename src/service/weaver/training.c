@@ -211,6 +211,8 @@ static void write_metrics(struct buf *b, const struct train_op *t)
         write_number(b, "clip_frac", l->clip_frac);
         write_number(b, "logprob_gap:max", l->gap);
     }
+    if (loss_wants_entropy(&t->batch.loss))
+        write_number(b, "entropy", l->entropy);
     buf_add_char(b, '}');
 }
 

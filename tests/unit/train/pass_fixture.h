@@ -20,6 +20,8 @@ struct batch {
     struct pass_sequence *sequences;
     int n, rows;
     float *coef; /* [rows] of the loss sum of weight x -logprob */
+    /* [rows], or NULL: entropies are filled in by run_pass */
+    float *entropy_coef, *entropies;
 };
 
 static inline void batch_read(struct batch *b, const struct golden *g)
@@ -68,6 +70,18 @@ static inline void batch_make(struct batch *b, const struct model_config *c)
     }
 }
 
+/* Some entropies count, of rows with and without another coefficient. */
+static inline void batch_add_entropy(struct batch *b, bool alone)
+{
+    b->entropy_coef = calloc((size_t)b->rows, sizeof *b->entropy_coef);
+    b->entropies = calloc((size_t)b->rows, sizeof *b->entropies);
+    for (int i = 0; i < b->rows; i++) {
+        b->entropy_coef[i] = i % 4 == 1 ? 0 : 0.25f * (float)(i % 3 + 1);
+        if (alone)
+            b->coef[i] = 0;
+    }
+}
+
 static inline void batch_free(struct batch *b)
 {
     for (int i = 0; i < b->n; i++) {
@@ -76,6 +90,8 @@ static inline void batch_free(struct batch *b)
     }
     free(b->sequences);
     free(b->coef);
+    free(b->entropy_coef);
+    free(b->entropies);
 }
 
 /* ---- gradients by name ---- */
@@ -254,7 +270,8 @@ static inline void run_pass(const struct fixture *fx, const struct model *m,
                            .sequences = b->sequences,
                            .n_sequences = b->n,
                            .temperature = how.temperature,
-                           .backward = g != NULL};
+                           .backward = g != NULL,
+                           .entropy = b->entropy_coef != NULL};
 
     must(p ? 0 : -1, &e);
     must(pass_begin(p, &job, &e), &e);
@@ -263,8 +280,10 @@ static inline void run_pass(const struct fixture *fx, const struct model *m,
     assert_int_equal(pass_rows(p), b->rows);
     if (logprobs)
         memcpy(logprobs, pass_logprobs(p), (size_t)b->rows * sizeof *logprobs);
+    if (b->entropies)
+        memcpy(b->entropies, pass_entropies(p), (size_t)b->rows * sizeof *b->entropies);
     if (g) {
-        pass_back(p, b->coef, g);
+        pass_back(p, b->coef, b->entropy_coef, g);
         run_to_end(p, how.slice);
     }
     pass_end(p);

@@ -21,7 +21,7 @@ struct call {
     struct loss_datum data[2];
     int32_t targets[MAX];
     float weights[MAX], mask[MAX], old[MAX], advantages[MAX], surrogate[MAX];
-    float lp[MAX], elementwise[MAX], coef[MAX];
+    float lp[MAX], entropy[MAX], elementwise[MAX], coef[MAX], entropy_coef[MAX];
     int n; /* all positions */
 };
 
@@ -42,7 +42,8 @@ static struct loss_result run(struct call *c, const struct loss_config *config)
 {
     struct loss_result r = {0};
 
-    loss_run(config, c->data, 2, c->lp, c->elementwise, c->coef, &r);
+    loss_run(config, c->data, 2,
+             &(struct loss_rows){c->lp, c->entropy, c->elementwise, c->coef, c->entropy_coef}, &r);
     return r;
 }
 
@@ -396,6 +397,43 @@ static void weights_that_cancel_count_unless_they_divide(void **state)
         }
 }
 
+static void an_entropy_is_taken_off_the_loss_of_its_token(void **state)
+{
+    struct call c;
+
+    (void)state;
+    for (int k = 0; k < LOSS_KINDS; k++)
+        for (int sum = 0; sum < 2; sum++) {
+            struct loss_config config = loss_defaults((enum loss_kind)k);
+
+            config.sum = sum;
+            fill(&c);
+            struct loss_result plain = run(&c, &config);
+            float before = c.elementwise[0];
+
+            config.entropy = 0.25f;
+            for (int i = 0; i < c.n; i++)
+                c.entropy[i] = 0.5f + 0.125f * (float)i;
+            struct loss_result r = run(&c, &config);
+            double bonus = 0;
+
+            for (int i = 0; i < c.n; i++)
+                bonus += (double)c.entropy_coef[i] * (double)c.entropy[i];
+            assert_true(fabs(r.loss - plain.loss - bonus) < 1e-6);
+            assert_true(c.entropy_coef[3] == 0 && c.entropy_coef[5] == 0 && c.entropy_coef[9] == 0);
+            if (k == LOSS_SURROGATE || k == LOSS_FORWARD_LOGPROB) {
+                assert_true(!loss_wants_entropy(&config) && bonus == 0 && r.entropy == 0);
+                continue;
+            }
+            assert_true(fabsf(c.elementwise[0] - (before - 0.5f * 0.25f * 0.5f)) < 1e-6f);
+            assert_true(r.entropy > 0.5 && r.entropy < 3.5 && loss_wants_entropy(&config));
+            if (sum) {
+                assert_true(c.entropy_coef[1] == -0.25f * 0.75f);
+                assert_true(fabs(bonus + 0.25 * r.entropy * r.weight_sum) < 1e-5);
+            }
+        }
+}
+
 static void vectors_that_are_left_out_count_as_one(void **state)
 {
     struct loss_config config = loss_defaults(LOSS_CROSS_ENTROPY);
@@ -435,6 +473,7 @@ int main(void)
         cmocka_unit_test(a_position_of_weight_zero_says_nothing),
         cmocka_unit_test(no_weight_at_all_gives_no_loss_and_no_slope),
         cmocka_unit_test(weights_that_cancel_count_unless_they_divide),
+        cmocka_unit_test(an_entropy_is_taken_off_the_loss_of_its_token),
         cmocka_unit_test(vectors_that_are_left_out_count_as_one),
         cmocka_unit_test(every_public_name_is_known),
     };

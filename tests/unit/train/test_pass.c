@@ -117,7 +117,7 @@ static void gradients_of_successive_passes_add_up_in_call_order(void **state)
     run_open(&r, "tiny-llama-untied-rope3", BUDGET);
     begin(&r);
     run_to_end(r.pass, 0);
-    pass_back(r.pass, r.b.coef, &r.pl.g);
+    pass_back(r.pass, r.b.coef, NULL, &r.pl.g);
     run_to_end(r.pass, 0);
     pass_end(r.pass);
     whole = malloc(r.pl.n * sizeof *whole);
@@ -129,7 +129,7 @@ static void gradients_of_successive_passes_add_up_in_call_order(void **state)
         r.job.n_sequences = 1;
         begin(&r);
         run_to_end(r.pass, 0);
-        pass_back(r.pass, coef, &r.pl.g);
+        pass_back(r.pass, coef, NULL, &r.pl.g);
         run_to_end(r.pass, 0);
         pass_end(r.pass);
     }
@@ -149,7 +149,7 @@ static void a_cancel_before_the_backward_half_leaves_gradients_alone(void **stat
     pass_end(r.pass);
     begin(&r);
     run_to_end(r.pass, 0);
-    pass_back(r.pass, r.b.coef, &r.pl.g);
+    pass_back(r.pass, r.b.coef, NULL, &r.pl.g);
     pass_end(r.pass);
     for (size_t i = 0; i < r.pl.n; i++)
         assert_true(r.pl.memory[i] == 0);

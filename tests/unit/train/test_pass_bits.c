@@ -14,7 +14,7 @@ struct result {
     int rows;
 };
 
-static struct result run_way(const char *model, const struct way *w, bool lora)
+static struct result run_way(const char *model, const struct way *w, bool lora, bool entropy)
 {
     struct fixture fx;
     struct golden recorded = {0};
@@ -25,6 +25,8 @@ static struct result run_way(const char *model, const struct way *w, bool lora)
     fixture_open(&fx, model, w->table, w->threads);
     recorded_open(&recorded, model, lora ? "lora_grads.safetensors" : "train_grads.safetensors");
     batch_make(&b, &fx.config);
+    if (entropy)
+        batch_add_entropy(&b, false);
     places_open(&r.pl, &recorded.index, &fx.config);
     r.rows = b.rows;
     r.logprobs = calloc((size_t)b.rows, sizeof *r.logprobs);
@@ -45,16 +47,16 @@ static void result_free(struct result *r)
 }
 
 static void check_ways(const char *model, const struct way *first, const struct way *ways, size_t n,
-                       bool lora)
+                       bool lora, bool entropy)
 {
-    struct result want = run_way(model, first, lora);
+    struct result want = run_way(model, first, lora, entropy);
 
     for (size_t w = 0; w < n; w++) {
         struct result got;
 
         if (!kernels_by_name(ways[w].table))
             continue;
-        got = run_way(model, &ways[w], lora);
+        got = run_way(model, &ways[w], lora, entropy);
         if (memcmp(got.pl.memory, want.pl.memory, want.pl.n * sizeof(float)) != 0)
             fail_msg("%s: other gradients with %s", model, ways[w].what);
         assert_int_equal(got.rows, want.rows);
@@ -76,9 +78,23 @@ static void kernels_and_threads_give_the_same_bits(void **state)
 
     (void)state;
     for (int i = 0; i < N_TRAINED; i++) {
-        check_ways(trained_models[i], &reference, ways, sizeof ways / sizeof *ways, false);
-        check_ways(trained_models[i], &reference, ways, sizeof ways / sizeof *ways, true);
+        check_ways(trained_models[i], &reference, ways, sizeof ways / sizeof *ways, false, false);
+        check_ways(trained_models[i], &reference, ways, sizeof ways / sizeof *ways, true, false);
     }
+}
+
+static void entropies_change_no_bit_either(void **state)
+{
+    static const struct way first = {"", "ref", 1, {BUDGET, 0, 1.5f}};
+    static const struct way ways[] = {
+        {"AVX2 and 2 threads", "avx2", 2, {BUDGET, 0, 1.5f}},
+        {"AVX-512", "avx512", 1, {BUDGET, 0, 1.5f}},
+        {"slices", "ref", 2, {BUDGET, 200000, 1.5f}},
+    };
+
+    (void)state;
+    check_ways("tiny-llama", &first, ways, sizeof ways / sizeof *ways, false, true);
+    check_ways("tiny-llama-untied-rope3", &first, ways, sizeof ways / sizeof *ways, true, true);
 }
 
 /* Bytes that a pass over the batch takes with this budget; 0: it does not fit. */
@@ -147,7 +163,7 @@ static void slices_and_budgets_give_the_same_bits(void **state)
             {"twice the least budget", "avx2", 2, {2 * least, 0, 1}},
         };
 
-        check_ways(trained_models[i], &all, ways, sizeof ways / sizeof *ways, i % 2);
+        check_ways(trained_models[i], &all, ways, sizeof ways / sizeof *ways, i % 2, false);
     }
 }
 
@@ -167,8 +183,9 @@ static void fast_numerics_keep_their_bits(void **state)
             {"twice the least budget", "bf16", 2, {2 * least, 0, 1}},
         };
 
-        check_ways(trained_models[i], &reference_of_fast, ways, sizeof ways / sizeof *ways, false);
-        check_ways(trained_models[i], &reference_of_fast, ways, 3, true);
+        check_ways(trained_models[i], &reference_of_fast, ways, sizeof ways / sizeof *ways, false,
+                   false);
+        check_ways(trained_models[i], &reference_of_fast, ways, 3, true, false);
     }
 }
 
@@ -176,6 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_and_threads_give_the_same_bits),
+        cmocka_unit_test(entropies_change_no_bit_either),
         cmocka_unit_test(slices_and_budgets_give_the_same_bits),
         cmocka_unit_test(fast_numerics_keep_their_bits),
     };

@@ -113,7 +113,8 @@ static double loss(const struct fixture *fx, const struct model *m, const struct
 
     run_pass(fx, m, a, b, how, logprobs, NULL);
     for (int i = 0; i < b->rows; i++)
-        sum += (double)b->coef[i] * (double)logprobs[i];
+        sum += (double)b->coef[i] * (double)logprobs[i] +
+               (b->entropies ? (double)b->entropy_coef[i] * (double)b->entropies[i] : 0);
     free(logprobs);
     return sum;
 }
@@ -191,6 +192,72 @@ static void gradients_follow_the_temperature(void **state)
     fixture_close(&fx);
 }
 
+/* ---- entropies ---- */
+
+static void slopes_with_entropy(const char *model, bool alone)
+{
+    const struct how warm = {BUDGET, 0, 1.7f};
+    struct fixture fx;
+    struct golden golden = {0};
+    struct batch b = {0};
+    struct wide m;
+
+    fixture_open(&fx, model, kernels_pick(false)->name, 2);
+    golden_open(&golden, model);
+    batch_read(&b, &golden);
+    batch_add_entropy(&b, alone);
+    wide_open(&m, fx.model);
+    run_pass(&fx, &m.model, NULL, &b, warm, NULL, &m.grads);
+    for (int p = 0; p < m.n; p++)
+        check_param(&fx, &m.model, NULL, &b, warm, &m.param[p]);
+    wide_close(&m);
+    batch_free(&b);
+    golden_close(&golden);
+    fixture_close(&fx);
+}
+
+static void entropies_have_their_slope_too(void **state)
+{
+    (void)state;
+    slopes_with_entropy("tiny-llama", false);
+    slopes_with_entropy("tiny-llama", true);
+    slopes_with_entropy("tiny-llama-untied-rope3", true);
+    slopes_with_entropy("tiny-lfm2", false);
+}
+
+/* By the log-probabilities of every token of the vocabulary. */
+static void entropies_are_those_of_the_whole_distribution(void **state)
+{
+    const struct how warm = {BUDGET, 0, 1.3f};
+    enum { ROWS = 12 };
+    int32_t tokens[ROWS], targets[ROWS];
+    struct pass_sequence s = {tokens, targets, ROWS};
+    float coef[ROWS] = {0}, entropy_coef[ROWS] = {0}, entropies[ROWS], lp[ROWS];
+    double want[ROWS] = {0};
+    struct batch b = {.sequences = &s, .n = 1, .rows = ROWS, .coef = coef};
+    struct fixture fx;
+
+    (void)state;
+    fixture_open(&fx, "tiny-qwen2", kernels_pick(false)->name, 2);
+    for (int i = 0; i < ROWS; i++)
+        tokens[i] = 3 + 37 * i % fx.config.vocab;
+    for (int v = 0; v < fx.config.vocab; v++) {
+        for (int i = 0; i < ROWS; i++)
+            targets[i] = v;
+        run_pass(&fx, fx.model, NULL, &b, warm, lp, NULL);
+        for (int i = 0; i < ROWS; i++)
+            want[i] -= exp((double)lp[i]) * (double)lp[i];
+    }
+    targets[4] = -100;
+    b.entropy_coef = entropy_coef;
+    b.entropies = entropies;
+    run_pass(&fx, fx.model, NULL, &b, warm, lp, NULL);
+    for (int i = 0; i < ROWS; i++)
+        if (fabs((double)entropies[i] - (i == 4 ? 0 : want[i])) > 2e-5)
+            fail_msg("[%d]: entropy %.9g, expected %.9g", i, (double)entropies[i], want[i]);
+    fixture_close(&fx);
+}
+
 /* ---- adapters, that of lm_head included ---- */
 
 static void add_lora_param(struct param *list, int *n, const struct kern_matrix *w, float **place)
@@ -226,13 +293,12 @@ static int lora_params(struct adapter *a, struct grads *g, struct param *list)
     return n;
 }
 
-static void adapter_gradients_are_the_slope_of_the_loss(void **state)
+static void adapter_slopes(bool entropy)
 {
     static const char *const models[] = {"tiny-llama", "tiny-llama-untied-rope3", "tiny-lfm2"};
     const struct lora_settings settings = {
         .rank = 3, .alpha = 6, .attn = true, .mlp = true, .unembed = true, .seed = 5};
 
-    (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct fixture fx;
         struct golden golden = {0};
@@ -246,6 +312,8 @@ static void adapter_gradients_are_the_slope_of_the_loss(void **state)
         fixture_open(&fx, models[i], kernels_pick(false)->name, 2);
         golden_open(&golden, models[i]);
         batch_read(&b, &golden);
+        if (entropy)
+            batch_add_entropy(&b, false);
         g.n_layers = fx.config.n_layers;
         struct adapter *a = adapter_new(&fx.config, &settings, &e);
 
@@ -263,11 +331,20 @@ static void adapter_gradients_are_the_slope_of_the_loss(void **state)
     }
 }
 
+static void adapter_gradients_are_the_slope_of_the_loss(void **state)
+{
+    (void)state;
+    adapter_slopes(false);
+    adapter_slopes(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_slope_of_the_loss),
         cmocka_unit_test(gradients_follow_the_temperature),
+        cmocka_unit_test(entropies_have_their_slope_too),
+        cmocka_unit_test(entropies_are_those_of_the_whole_distribution),
         cmocka_unit_test(adapter_gradients_are_the_slope_of_the_loss),
     };
 
