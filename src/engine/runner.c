@@ -187,7 +187,7 @@ static int blocks_ahead(const struct runner *r, int n_active)
 bool runners_touch_ahead(struct engine *en, int n_active)
 {
     for (struct runner *r = en->runners; r; r = r->next)
-        if (kv_cache_touch_ahead(r->kv, blocks_ahead(r, n_active)))
+        if (kv_cache_touch_ahead(r->kv, en->pool, blocks_ahead(r, n_active)))
             return true;
     return false;
 }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "base/err.h"
+#include "base/pool.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
 
@@ -154,24 +155,45 @@ int64_t kv_cache_max_positions(const struct kv_cache *kv)
     return fit < kv->max_positions ? fit : kv->max_positions;
 }
 
-bool kv_cache_touch_ahead(struct kv_cache *kv, int ahead)
+/* Bytes [from, end) of the cache, a piece up to each border of a huge page. */
+struct touch {
+    char *base;
+    size_t from, end;
+};
+
+static size_t piece_start(const struct touch *t, int piece)
+{
+    size_t border = (uintptr_t)(t->base + t->from) % HUGE_PAGE;
+    size_t at = piece == 0 ? t->from : t->from - border + (size_t)piece * HUGE_PAGE;
+
+    return at < t->end ? at : t->end;
+}
+
+static void touch_piece(void *arg, int item, int worker)
+{
+    const struct touch *t = arg;
+    volatile char *bytes = t->base;
+    size_t end = piece_start(t, item + 1);
+
+    (void)worker;
+    for (size_t at = piece_start(t, item); at < end; at += PAGE - (uintptr_t)(t->base + at) % PAGE)
+        bytes[at] = 0;
+}
+
+bool kv_cache_touch_ahead(struct kv_cache *kv, struct pool *pool, int ahead)
 {
     size_t used = (size_t)kv->n_fresh * kv_cache_block_bytes(kv);
     size_t fresh = ahead > kv->n_free ? (size_t)(ahead - kv->n_free) : 0;
     size_t least = used + fresh * kv_cache_block_bytes(kv);
-    size_t from = kv->touched > used ? kv->touched : used;
-    size_t end = least < kv->map_bytes ? least : kv->map_bytes;
-    volatile char *bytes = (volatile char *)kv->base;
+    struct touch t = {.base = (char *)kv->base,
+                      .from = kv->touched > used ? kv->touched : used,
+                      .end = least < kv->map_bytes ? least : kv->map_bytes};
 
-    if (from >= end)
+    if (t.from >= t.end)
         return false;
-    size_t piece = HUGE_PAGE - ((uintptr_t)kv->base + from) % HUGE_PAGE;
-
-    if (end - from > piece)
-        end = from + piece;
-    for (size_t at = from; at < end; at += PAGE - ((uintptr_t)kv->base + at) % PAGE)
-        bytes[at] = 0;
-    kv->touched = end;
+    t.end = piece_start(&t, pool_workers(pool));
+    pool_run(pool, touch_piece, &t, pool_workers(pool));
+    kv->touched = t.end;
     return true;
 }
 

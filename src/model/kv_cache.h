@@ -24,6 +24,7 @@ struct err;
 struct kv_cache;
 struct kv_seq;
 struct model_config;
+struct pool;
 
 /* Which layers have pages of their own. */
 enum kv_layers {
@@ -48,10 +49,10 @@ int64_t kv_cache_free_positions(const struct kv_cache *kv);
 int64_t kv_cache_max_positions(const struct kv_cache *kv);
 
 /* Memory that is touched for the first time may cost a virtual machine 2 ms a megabyte, and
- * sequences that began together need their next blocks in one step. Touches a piece (2 MiB at most)
- * of the blocks that `ahead` takings of one block would come to use for the first time. False: all
- * of them were touched before. Between steps. */
-bool kv_cache_touch_ahead(struct kv_cache *kv, int ahead);
+ * sequences that began together need their next blocks in one step. Touches a piece (2 MiB at most
+ * a worker) of the blocks that `ahead` takings of one block would come to use for the first time.
+ * False: all of them were touched before. Between steps. */
+bool kv_cache_touch_ahead(struct kv_cache *kv, struct pool *pool, int ahead);
 
 struct kv_seq *kv_seq_new(struct kv_cache *kv, struct err *e);
 void kv_seq_free(struct kv_seq *s);        /* NULL is allowed; gives back blocks and promises */

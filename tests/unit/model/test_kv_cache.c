@@ -257,34 +257,68 @@ static bool is_in_memory(const struct kv_seq *s, int block)
     return true;
 }
 
-static void touch_all_ahead(struct kv_cache *kv, int ahead)
+static void touch_all_ahead(struct kv_cache *kv, struct pool *pool, int ahead)
 {
-    for (int pieces = 0; kv_cache_touch_ahead(kv, ahead); pieces++)
+    for (int pieces = 0; kv_cache_touch_ahead(kv, pool, ahead); pieces++)
         assert_true(pieces < 100);
+}
+
+static struct pool *workers(int n)
+{
+    struct err e = {0};
+    struct pool *pool = pool_new(n, &e);
+
+    must(pool ? 0 : -1, &e);
+    return pool;
 }
 
 static void blocks_that_are_taken_next_are_touched_before(void **state)
 {
     struct kv_cache *kv = cache(false, 8);
     struct kv_seq *s = sequence(kv);
+    struct pool *pool = workers(1);
 
     (void)state;
     grow(s, KV_BLOCK);
     kv_seq_k_page(s, 0, 0, 0)[0] = 3;
-    assert_true(kv_cache_touch_ahead(kv, 2));
-    touch_all_ahead(kv, 2);
+    assert_true(kv_cache_touch_ahead(kv, pool, 2));
+    touch_all_ahead(kv, pool, 2);
     grow(s, 3 * KV_BLOCK);
     assert_true(is_in_memory(s, 1) && is_in_memory(s, 2));
     assert_false(is_in_memory(s, 3));
     assert_true(kv_seq_k_page(s, 0, 0, 0)[0] == 3);
     kv_seq_free(s);
-    assert_false(kv_cache_touch_ahead(kv, 4)); /* four that were used are free again */
-    touch_all_ahead(kv, 1000);
+    assert_false(kv_cache_touch_ahead(kv, pool, 4)); /* four that were used are free again */
+    touch_all_ahead(kv, pool, 1000);
     s = sequence(kv);
     grow(s, 8 * KV_BLOCK);
     assert_true(is_in_memory(s, 7));
     kv_seq_free(s);
     kv_cache_free(kv);
+    pool_free(pool);
+}
+
+/* 8 MiB: pieces of several workers, over the borders of huge pages. */
+static void workers_touch_pieces_side_by_side(void **state)
+{
+    struct kv_cache *kv = cache(false, 512);
+    struct kv_seq *s = sequence(kv);
+    struct pool *pool = workers(3);
+    int calls = 0;
+
+    (void)state;
+    grow(s, KV_BLOCK);
+    kv_seq_v_page(s, 0, 1, 1)[7] = 3;
+    while (kv_cache_touch_ahead(kv, pool, 500))
+        calls++;
+    assert_in_range(calls, 2, 3);
+    grow(s, 500 * KV_BLOCK);
+    for (int b = 0; b <= 500; b++)
+        assert_true(b == 0 || is_in_memory(s, b));
+    assert_true(kv_seq_v_page(s, 0, 1, 1)[7] == 3);
+    kv_seq_free(s);
+    kv_cache_free(kv);
+    pool_free(pool);
 }
 
 static void layers_that_share_their_pages_take_the_memory_of_one(void **state)
@@ -325,6 +359,7 @@ int main(void)
         cmocka_unit_test(layers_that_share_their_pages_take_the_memory_of_one),
         cmocka_unit_test(memory_is_touched_only_when_used),
         cmocka_unit_test(blocks_that_are_taken_next_are_touched_before),
+        cmocka_unit_test(workers_touch_pieces_side_by_side),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
