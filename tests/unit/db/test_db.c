@@ -244,6 +244,65 @@ static void an_aborted_transaction_leaves_nothing(void **state)
     db_close(d);
 }
 
+/* Two rows of `kept`: the number and `second`. */
+static int add_two(struct db *d, int64_t first, int64_t second, struct err *e)
+{
+    const int64_t rows[] = {first, second};
+    int rc = db_begin(d, e);
+
+    if (rc < 0)
+        return -1;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        struct db_stmt q = {0};
+
+        rc = db_prepare(&q, d, "INSERT INTO kept VALUES (?)", e);
+        if (rc == 0) {
+            db_bind_int(&q, rows[i]);
+            rc = db_step(&q, e);
+        }
+        db_finish(&q);
+    }
+    return db_end(d, rc, e);
+}
+
+static void a_transaction_that_breaks_a_rule_is_undone_and_lets_others_in(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+
+    (void)state;
+    assert_non_null(d);
+    assert_int_equal(db_exec(d, "CREATE TABLE kept (n INTEGER UNIQUE)", &e), 0);
+    assert_int_equal(add_two(d, 1, 2, &e), 0);
+    assert_int_equal(add_two(d, 3, 2, &e), -1);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    e = (struct err){0};
+    assert_int_equal(db_run(d, &e, "INSERT INTO kept VALUES (?)", "i", (int64_t)4), 0);
+    assert_int_equal(one_int(d, "SELECT sum(n) FROM kept"), 1 + 2 + 4);
+    db_close(d);
+}
+
+static void a_full_database_is_a_matter_of_space_and_can_still_be_read(void **state)
+{
+    struct err e = {0};
+    struct db *d = db_open(":memory:", &e);
+    char text[65536];
+    int rc = 0;
+
+    (void)state;
+    assert_non_null(d);
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_int_equal(db_exec(d, "CREATE TABLE big (t TEXT)", &e), 0);
+    assert_true(one_int(d, "PRAGMA max_page_count = 200") >= 200);
+    for (int i = 0; i < 1000 && rc == 0; i++)
+        rc = db_run(d, &e, "INSERT INTO big VALUES (?)", "t", text);
+    assert_int_equal(rc, -1);
+    assert_int_equal(e.code, ERR_SPACE);
+    assert_true(one_int(d, "SELECT count(*) FROM big") > 0);
+    db_close(d);
+}
+
 static void text_null_and_numbers_come_back_as_bound(void **state)
 {
     struct err e = {0};
@@ -332,6 +391,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, make_place,
                                         drop_place),
         cmocka_unit_test(an_aborted_transaction_leaves_nothing),
+        cmocka_unit_test(a_transaction_that_breaks_a_rule_is_undone_and_lets_others_in),
+        cmocka_unit_test(a_full_database_is_a_matter_of_space_and_can_still_be_read),
         cmocka_unit_test(text_null_and_numbers_come_back_as_bound),
         cmocka_unit_test(a_bind_too_many_fails_the_step),
         cmocka_unit_test(transactions_of_two_threads_do_not_mix),

@@ -815,6 +815,88 @@ static void a_request_during_a_stop_is_refused_and_the_connection_closes(void **
     buf_release(&got);
 }
 
+static void *stop_patiently(void *arg)
+{
+    http_server_stop(arg, 20000);
+    return NULL;
+}
+
+/* The status of one request on each connection in turn, until it is 503; -1: it never was. */
+static int refused_at_last(const int *fds, int n)
+{
+    int status = -1;
+
+    for (int i = 0; i < n && status != 503; i++) {
+        struct buf got = {0};
+
+        wire_say(fds[i], "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        wire_read_until(fds[i], &got, "\r\n\r\n");
+        status = wire_status(buf_str(&got));
+        buf_release(&got);
+        wire_wait_ms(20);
+    }
+    return status;
+}
+
+static void what_comes_while_others_are_let_end_is_refused(void **state)
+{
+    enum { OPEN = 200 };
+    struct fixture slow_end = {0};
+    struct http_config c = small_config(&slow_end);
+    struct buf got = {0};
+    int busy, half, open[OPEN];
+    pthread_t stopper;
+
+    (void)state;
+    start(&slow_end, &c);
+    busy = wire_connect(slow_end.port);
+    half = wire_connect(slow_end.port);
+    for (int i = 0; i < OPEN; i++)
+        open[i] = wire_connect(slow_end.port);
+    wire_say(busy, "GET /wait HTTP/1.1\r\n" CLOSE);
+    wire_say(half, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhe");
+    wait_until(&slow_end.ran, 1);
+    assert_int_equal(pthread_create(&stopper, NULL, stop_patiently, slow_end.server), 0);
+    assert_int_equal(refused_at_last(open, OPEN), 503);
+    wire_say(half, "llo"); /* its header came before the stop */
+    assert_true(wire_read_all(half, &got));
+    assert_int_equal(wire_status(buf_str(&got)), 503);
+    assert_non_null(strstr(got.data, "Connection: close"));
+    wire_reset(busy);
+    pthread_join(stopper, NULL);
+    for (int i = 0; i < OPEN; i++)
+        close(open[i]);
+    close(half);
+    buf_release(&got);
+}
+
+static void a_large_body_without_a_place_for_it_is_refused(void **state)
+{
+    struct fixture homeless = {0};
+    struct http_config c = small_config(&homeless);
+    size_t n = (size_t)4 << 20;
+    char *body = calloc(1, n);
+    struct buf got = {0};
+    int fd;
+
+    (void)state;
+    c.spool_dir = "/no/such/directory";
+    start(&homeless, &c);
+    fd = wire_connect(homeless.port);
+    wire_say(fd, "POST /big HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4194304\r\n\r\n");
+    wire_send(fd, body, n);
+    wire_read_all(fd, &got);
+    assert_int_equal(wire_status(buf_str(&got)), 503);
+    assert_int_equal(atomic_load(&homeless.ran), 0);
+    close(fd);
+    buf_release(&got);
+    got = ask(&homeless, "POST /small HTTP/1.1\r\nContent-Length: 2\r\n" CLOSE "ok");
+    assert_int_equal(wire_status(got.data), 200);
+    free(body);
+    buf_release(&got);
+    http_server_stop(homeless.server, 100);
+}
+
 static void a_taken_port_is_a_conflict(void **state)
 {
     struct fixture *f = *state;
@@ -864,6 +946,8 @@ int main(void)
         T(a_stop_ends_running_handlers_and_says_so_to_them),
         cmocka_unit_test(who_asks_on_and_on_does_not_hold_up_a_stop),
         cmocka_unit_test(a_request_during_a_stop_is_refused_and_the_connection_closes),
+        cmocka_unit_test(what_comes_while_others_are_let_end_is_refused),
+        cmocka_unit_test(a_large_body_without_a_place_for_it_is_refused),
         T(a_taken_port_is_a_conflict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
