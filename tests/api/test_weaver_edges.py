@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from conftest import MODELS, refusing_writes
 from test_weaver_sampling import PROMPT, Sampler, chunks, control
+from test_weaver_training import form, pack_of
 from weaver_http import ENV, Run, Weaver, datum, error, trace
 
 
@@ -85,6 +86,20 @@ def test_a_text_with_u0000_names_nothing(w, run):
     error(answer, 400, "invalid_request")
     data = [{**datum(1), "datum_id": "a\0b"}, {**datum(2), "datum_id": "a\0c"}]
     error(w.call("POST", run.path + "/forward-passes", run.forward_body(data)), 400, "invalid_datum")
+
+
+@pytest.mark.parametrize("part", ["manifest", "tensor_pack"])
+def test_a_form_with_a_part_twice_is_refused(w, run, part):
+    wire = pack_of([datum(1)])
+    body, headers = form(run, wire[0], wire[1])
+    assert w.call("POST", run.path + "/forward-passes", body, headers=headers).status in (200, 202)
+    run.seq += 1
+    end = body.rindex(b"\r\n--")
+    begin = body.index(b"--weaver-")
+    mark = body[begin:body.index(b"\r\n", begin)]
+    again = body[:end] + b"\r\n" + mark + f'\r\nContent-Disposition: form-data; name="{part}"\r\n\r\n{{}}'.encode() + body[end:]
+    refused = error(w.call("POST", run.path + "/forward-passes", again, headers=headers), 400, "invalid_request")
+    assert part in refused["message"] and "twice" in refused["message"]
 
 
 # ---- numbers ----

@@ -57,10 +57,14 @@ static int find_parts(const struct http_req *req, struct multipart_part *manifes
     if (multipart_begin(&m, http_req_header(req, "Content-Type"), req->body, req->body_len, &e) < 0)
         return bad(r, &e);
     while ((rc = multipart_next(&m, &p, &e)) > 0) {
-        if (strcmp(p.name, "manifest") == 0)
-            *manifest = p;
-        else if (strcmp(p.name, "tensor_pack") == 0)
-            *pack = p;
+        struct multipart_part *to = strcmp(p.name, "manifest") == 0      ? manifest
+                                    : strcmp(p.name, "tensor_pack") == 0 ? pack
+                                                                         : NULL;
+
+        if (to && to->data)
+            return refuse(r, REFUSAL_W_INVALID_REQUEST, "The form has the part %s twice.", p.name);
+        if (to)
+            *to = p;
     }
     if (rc < 0)
         return bad(r, &e);
