@@ -214,7 +214,7 @@ void json_write_str(struct buf *b, const char *s, size_t len)
 {
     buf_add_char(b, '"');
     for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)s[i];
+        unsigned char c;
         size_t run = i;
 
         while (run < len && (unsigned char)s[run] >= 0x20 && s[run] != '"' && s[run] != '\\')

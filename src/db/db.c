@@ -249,7 +249,8 @@ static sqlite3_stmt *take_kept(struct db *d, const char *sql)
         sqlite3_stmt *stmt = d->kept[i];
 
         if (strcmp(sqlite3_sql(stmt), sql) == 0) {
-            memmove(&d->kept[i], &d->kept[i + 1], (size_t)(--d->n_kept - i) * sizeof *d->kept);
+            memmove(&d->kept[i], &d->kept[i + 1],
+                    (size_t)(--d->n_kept - i) * sizeof(sqlite3_stmt *));
             return stmt;
         }
     }
@@ -267,7 +268,7 @@ static void keep(struct db *d, sqlite3_stmt *stmt)
     sqlite3_clear_bindings(stmt);
     if (d->n_kept == KEPT)
         sqlite3_finalize(d->kept[--d->n_kept]);
-    memmove(&d->kept[1], &d->kept[0], (size_t)d->n_kept++ * sizeof *d->kept);
+    memmove(&d->kept[1], &d->kept[0], (size_t)d->n_kept++ * sizeof(sqlite3_stmt *));
     d->kept[0] = stmt;
 }
 

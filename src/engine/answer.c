@@ -176,12 +176,12 @@ static void accept_picks(struct step *st, const struct part *p)
         if (batch_fork(picks[i].sequence) < 0)
             g->outcome = GEN_NO_MEMORY;
     for (int i = 0; i < p->n_picks && g->outcome == GEN_DONE; i++) {
-        if (picks[i].no_memory)
+        bool untold = picks[i].token >= 0 && picks[i].drawn.n_allowed < 0;
+
+        if (picks[i].no_memory || untold)
             g->outcome = GEN_NO_MEMORY;
         else if (picks[i].token < 0)
             g->outcome = GEN_NON_FINITE;
-        else if (picks[i].drawn.n_allowed < 0)
-            g->outcome = GEN_NO_MEMORY;
         else
             accept_token(st->batch, &picks[i]);
     }

@@ -40,8 +40,8 @@ static json_t *tensor_entry(const char *name, size_t name_len, const struct st_t
         json_array_append_new(shape, json_integer(t->shape[i]));
     return json_pack("{s:s%, s:s, s:o, s:I, s:I, s:s, s:o}", "name", name, name_len, "dtype",
                      dtype_name(t->dtype), "shape", shape, "offset",
-                     (json_int_t)(data_start + t->offset), "nbytes", (json_int_t)t->bytes, "device",
-                     "cpu", "shared_with", json_text(shared_with));
+                     (json_int_t)data_start + (json_int_t)t->offset, "nbytes", (json_int_t)t->bytes,
+                     "device", "cpu", "shared_with", json_text(shared_with));
 }
 
 static json_t *tensor_table(const struct image *im)
