@@ -1,7 +1,9 @@
-/* model/step_ahead.c - a narrow step of many sequences is bound by arithmetic in its products and
- * by memory in its attention. So while the products run, workers ask for the keys and values that
- * the next attention will read. (32 sequences of SmolLM2-135M at 100 positions: 51 ms a step
- * without.) */
+/* model/step_ahead.c - what a worker of a narrow step asks for while it multiplies.
+ *
+ * A step of many sequences is bound by arithmetic in its products and by memory in its attention:
+ * while the products run, keys and values of the next attention come. (32 sequences of SmolLM2-135M
+ * at 100 positions: 52.2 ms a step without, 48.8 with.) And no phase begins with weights that
+ * nobody has asked for. */
 #include "base/pool.h"
 #include "model/kv_cache.h"
 #include "model/model.h"

@@ -207,8 +207,8 @@ static const void *first_row(const struct plan *pl, const struct piece *c)
     return (const char *)w->w + (size_t)c->n0 * (size_t)w->k * kern_dtype_bytes(w->dtype);
 }
 
-/* The weights that this item reads first in the phase after this one, or NULL. */
-static const void *next_phase(const struct plan *pl, int item)
+/* The weights that this worker reads first in the phase after this one, or NULL. */
+static const void *next_phase(const struct plan *pl, int worker)
 {
     const struct linear_phase *p = pl->p;
     struct linear_phase next;
@@ -220,7 +220,19 @@ static const void *next_phase(const struct plan *pl, int item)
         return NULL;
     cut_tiles(&after);
     cut_outputs(&after);
+    int item = pool_part(worker, pl->s->f->n_workers, after.n_items);
+
     return cut_item(&after, item, pieces) ? first_row(&after, &pieces[0]) : NULL;
+}
+
+/* Those it reads after this item: of its next one, or of the next phase. */
+static const void *next_item(const struct plan *pl, int item, int worker)
+{
+    struct piece pieces[PIECES_MAX];
+
+    if (item + 1 == pool_part(worker + 1, pl->s->f->n_workers, pl->n_items))
+        return next_phase(pl, worker);
+    return cut_item(pl, item + 1, pieces) ? first_row(pl, &pieces[0]) : NULL;
 }
 
 static void multiply(const struct plan *pl, const struct piece *c, const struct operand *o, int row,
@@ -265,7 +277,7 @@ static void linear_item(void *arg, int item, int worker)
     }
     for (int i = 0; i < n; i++) {
         if (ahead)
-            ahead->after = i + 1 < n ? first_row(pl, &pieces[i + 1]) : next_phase(pl, item);
+            ahead->after = i + 1 < n ? first_row(pl, &pieces[i + 1]) : next_item(pl, item, worker);
         multiply(pl, &pieces[i], &o, row, rows, w, ahead);
     }
     if (p->swiglu && n > 0)
