@@ -132,6 +132,7 @@ printf '\n== build (warnings are errors)\n'
 build "the program" WERROR=1 all
 build "with fault points" WERROR=1 faults # test_weights_faults.py
 want unit && build "unit tests" WERROR=1 tests
+want unit && build "benches" WERROR=1 benches
 want sanitize && build "everything under ASan and UBSan" WERROR=1 SAN=address,undefined tests all
 want fuzz && build "fuzz targets" FUZZ=1 CC=clang fuzzers
 

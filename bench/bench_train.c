@@ -220,7 +220,7 @@ static void run(struct bench *b)
         if (pass_begin(b->pass, &job, &e) < 0)
             die(&e);
         f = run_half(b, slices);
-        pass_back(b->pass, b->coef, &b->grads);
+        pass_back(b->pass, b->coef, NULL, &b->grads);
         g = run_half(b, slices);
         pass_end(b->pass);
         if (i < 0) { /* touches memory */
