@@ -218,7 +218,7 @@ def train_serve(pairs):
         trainer.step(4, 256)
         for _ in range(pairs):
             quiet()
-            alone = Streams(s.address, "/v1/completions", body(s.name(), 128), 8).finish()
+            alone = Streams(s.address, "/v1/completions", body(s.name(), 600), 8).finish()
             idle = 1024 / trainer.step(4, 256)[0]
             streams = Streams(s.address, "/v1/completions", body(s.name(), 600), 8)
             time.sleep(0.5)

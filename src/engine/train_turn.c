@@ -11,7 +11,7 @@
 
 /* A slice delays every stream's next token, so it is short beside requests; without them only
  * messages wait. */
-static const int64_t slice_busy_ns = 5000000;
+static const int64_t slice_busy_ns = 4500000;
 static const int64_t slice_idle_ns = 20000000;
 /* Shorter ones cost more in cuts than they give. */
 static const int64_t slice_least_ns = 1000000;
