@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -43,6 +44,20 @@ int fs_open_beneath(int dir_fd, const char *path, int flags, mode_t mode, enum f
     err_io(e, "open %s", path);
     if (e->sys == EXDEV || e->sys == ELOOP)
         e->code = ERR_ARG;
+    return -1;
+}
+
+int fs_lock_file(int dir_fd, const char *name, mode_t mode, struct err *e)
+{
+    int fd = fs_open_beneath(dir_fd, name, O_RDWR | O_CREAT, mode, FS_LINKS_NONE, e);
+
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return fd;
+    if (errno == EWOULDBLOCK)
+        err_set(e, ERR_CONFLICT, "%s is locked by another process", name);
+    else
+        err_io(e, "lock %s", name);
+    fs_close(fd);
     return -1;
 }
 

@@ -46,6 +46,10 @@ int fs_read_file(int dir_fd, const char *name, enum fs_links links, size_t max_b
                  struct buf *out, struct err *e);
 int fs_read_open(int fd, const char *name, size_t max_bytes, struct buf *out, struct err *e);
 
+/* Locks dir_fd/name, made (mode) where it is missing, for this handle alone (flock): until it is
+ * closed, or the process ends. The handle; -1: ERR_CONFLICT (another one has it), ERR_IO. */
+int fs_lock_file(int dir_fd, const char *name, mode_t mode, struct err *e);
+
 /* mkdir -p; what is there already is left as it is. */
 int fs_make_dirs(const char *path, mode_t mode, struct err *e);
 

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -116,17 +115,17 @@ static int add_list(struct roots *r, const char *list, struct buf *warnings, str
 /* Held until roots_close: two servers on one primary root would sweep each other's work. */
 static int take_lock(struct roots *r, struct err *e)
 {
-    r->lock_fd = fs_open_beneath(r->primary_fd, ".lock", O_RDWR | O_CREAT, 0644, FS_LINKS_NONE, e);
-    if (r->lock_fd < 0)
-        return -1;
-    if (flock(r->lock_fd, LOCK_EX | LOCK_NB) == 0)
+    const char *path = r->root[ROOTS_PRIMARY].path;
+
+    r->lock_fd = fs_lock_file(r->primary_fd, ".lock", 0644, e);
+    if (r->lock_fd >= 0)
         return 0;
-    if (errno == EWOULDBLOCK)
+    if (e->code == ERR_CONFLICT)
         return err_set(e, ERR_CONFLICT,
                        "checkpoint root %s is in use by another server: stop it, or choose another "
                        "WEIGHTS_CHECKPOINT_DIR",
-                       r->root[ROOTS_PRIMARY].path);
-    return err_io(e, "lock checkpoint root %s", r->root[ROOTS_PRIMARY].path);
+                       path);
+    return err_wrap(e, "checkpoint root %s", path);
 }
 
 static int open_primary(struct roots *r, const char *primary, bool lock, struct buf *warnings,

@@ -126,6 +126,24 @@ static void an_existing_file_is_not_overwritten(void **state)
     assert_int_equal(e.sys, EEXIST);
 }
 
+static void a_locked_file_is_locked_until_its_handle_is_closed(void **state)
+{
+    struct place *p = *state;
+    struct err e = {0};
+    int fd = fs_lock_file(p->fd, "lock", 0600, &e);
+
+    assert_true(fd >= 0);
+    assert_int_equal(fs_lock_file(p->fd, "lock", 0600, &e), -1);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    assert_int_equal(symlinkat("lock", p->fd, "link"), 0);
+    assert_int_equal(fs_lock_file(p->fd, "link", 0600, &e), -1);
+    assert_int_equal(e.code, ERR_ARG);
+    fs_close(fd);
+    fd = fs_lock_file(p->fd, "lock", 0600, &e);
+    assert_true(fd >= 0);
+    fs_close(fd);
+}
+
 static void a_read_past_the_end_is_an_error(void **state)
 {
     struct place *p = *state;
@@ -202,6 +220,7 @@ int main(void)
         FS_TEST(a_link_inside_is_followed_unless_links_are_refused),
         FS_TEST(only_a_regular_file_is_read_and_nothing_blocks),
         FS_TEST(an_existing_file_is_not_overwritten),
+        FS_TEST(a_locked_file_is_locked_until_its_handle_is_closed),
         FS_TEST(a_read_past_the_end_is_an_error),
         FS_TEST(a_tree_goes_but_not_what_its_links_point_at),
         FS_TEST(the_path_of_a_handle_is_its_real_one),
