@@ -44,15 +44,15 @@ static inline size_t prefetch_distance(size_t row_bytes, int out, size_t bytes)
 }
 
 /* From row j of W to what is asked for while it is multiplied: rows `distance` bytes on, past the
- * end the first ones of the next call. */
+ * end those that are read after it (NULL: not known). */
 static inline size_t prefetch_from(const struct linear_job *b, int j, size_t row_bytes,
-                                   size_t distance)
+                                   size_t distance, const void *after)
 {
     size_t at = (size_t)j * row_bytes, end = (size_t)b->n1 * row_bytes;
 
-    if (at + distance < end || !b->later || !b->later->after)
+    if (at + distance < end || !after)
         return distance;
-    return (uintptr_t)b->later->after + at + distance - end - ((uintptr_t)b->w->w + at);
+    return (uintptr_t)after + at + distance - end - ((uintptr_t)b->w->w + at);
 }
 
 /* ---- blocks of k: a panel holds elements [k0, k0 + k) of some rows of W ---- */

@@ -208,10 +208,15 @@ static void linear_rows(const struct linear_job *b, int n0)
     size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
     int block = rows_in_cache(b);
 
-    for (int row = 0; row < b->m; row += block)
+    for (int row = 0; row < b->m; row += block) {
+        const void *after = b->m - row > block ? weight_row(b, n0, kern_dtype_bytes(b->w->dtype))
+                            : b->later         ? b->later->after
+                                               : NULL;
+
         for (int j = n0; j < b->n1; j += groups * TILE_OUT)
             linear_block(b, row, b->m - row < block ? b->m : row + block, j, groups,
-                         prefetch_from(b, j, row_bytes, ahead));
+                         prefetch_from(b, j, row_bytes, ahead, after));
+    }
 }
 
 static void linear_any(const struct linear_job *b, int n0)
