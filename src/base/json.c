@@ -11,9 +11,11 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/utf8.h"
 
-/* jansson's parser recurses (2048 levels at most); the limit is checked before it sees the text. */
-int json_check_depth(const char *text, size_t len, struct err *e)
+/* jansson's parser recurses (2048 levels at most); the limits are checked before it sees the text.
+ */
+int json_check_nesting(const char *text, size_t len, struct err *e)
 {
     int depth = 0, nests = 0;
     bool in_string = false;
@@ -46,7 +48,7 @@ json_t *json_parse(const char *text, size_t len, struct err *e)
     json_error_t at;
     json_t *v;
 
-    if (json_check_depth(text, len, e) < 0)
+    if (json_check_nesting(text, len, e) < 0)
         return NULL;
     v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
     if (!v && json_error_code(&at) == json_error_out_of_memory)
@@ -326,4 +328,22 @@ void json_write(struct buf *b, const json_t *v)
 void json_write_pretty(struct buf *b, const json_t *v)
 {
     write_value(b, v, 0);
+}
+
+bool json_holds_nul(const json_t *v)
+{
+    return json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v);
+}
+
+json_t *json_repaired(const char *s)
+{
+    json_t *v = json_string(s);
+    char *copy = v ? NULL : strdup(s);
+
+    if (!copy)
+        return v;
+    utf8_repair(copy);
+    v = json_string(copy);
+    free(copy);
+    return v;
 }

@@ -20,7 +20,7 @@ enum { JSON_DEPTH_MAX = 64, JSON_NESTS_MAX = 1 << 20 };
 
 /* 0, or -1 with ERR_FORMAT: text that jansson reads directly, with other flags than json_parse, is
  * looked at first. Its parser recurses, and the stacks of handlers are small. */
-int json_check_depth(const char *text, size_t len, struct err *e);
+int json_check_nesting(const char *text, size_t len, struct err *e);
 
 /* Owned value (json_decref), or NULL with ERR_FORMAT. Any JSON value is accepted at the top. */
 json_t *json_parse(const char *text, size_t len, struct err *e);
@@ -44,6 +44,12 @@ bool json_is_whole(const json_t *v, int64_t *out);
  * to the same binary64, only ", \ and control characters escaped. */
 void json_write(struct buf *b, const json_t *v);
 void json_write_str(struct buf *b, const char *s, size_t len);
+
+/* A string that holds a NUL: who reads it as text would see it cut there. */
+bool json_holds_nul(const json_t *v);
+/* A string of text that may hold any bytes, a path or a quotation of a damaged file: those that are
+ * not UTF-8 become '?'. Owned; NULL: out of memory. */
+json_t *json_repaired(const char *s);
 /* The same with two-space indent, ": " and ",\n": the form of manifest.json. No newline at the end.
  */
 void json_write_pretty(struct buf *b, const json_t *v);

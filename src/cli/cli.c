@@ -7,7 +7,6 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "base/utf8.h"
 #include "base/version.h"
 
 static const struct cli_cmd *find(const struct cli_cmd *cmds, const char *name)
@@ -99,25 +98,12 @@ static const char *code_word(enum err_code code)
     return "error";
 }
 
-json_t *cli_json_text(const char *text)
-{
-    char ascii[512];
-    size_t n = 0;
-
-    if (utf8_valid(text, strlen(text)))
-        return json_string(text);
-    for (; text[n] && n + 1 < sizeof ascii; n++)
-        ascii[n] = (unsigned char)text[n] < 0x80 ? text[n] : '?';
-    ascii[n] = 0;
-    return json_string(ascii);
-}
-
 int cli_fail(struct cli *cli, const struct err *e)
 {
     fprintf(cli->err, "cairn %s: %s\n", cli->cmd->name, e->msg);
     if (cli->json)
         cli_print_json(cli, json_pack("{s:{s:s, s:o}}", "error", "code", code_word(e->code),
-                                      "message", cli_json_text(e->msg)));
+                                      "message", json_repaired(e->msg)));
     return EXIT_FAILED;
 }
 
@@ -127,7 +113,7 @@ int cli_usage(struct cli *cli, const char *problem)
             cli->cmd->name, *cli->cmd->args ? " " : "", cli->cmd->args);
     if (cli->json)
         cli_print_json(cli, json_pack("{s:{s:s, s:o}}", "error", "code", "usage", "message",
-                                      cli_json_text(problem)));
+                                      json_repaired(problem)));
     return EXIT_USAGE;
 }
 

@@ -68,10 +68,6 @@ int cli_fail(struct cli *cli, const struct err *e);
 /* "what is wrong", then the usage line (with --json also as an error on out); EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *problem);
 
-/* A string value of text that may quote a damaged file: bytes that are not UTF-8 become '?'. Owned.
- */
-json_t *cli_json_text(const char *text);
-
 /* Prints a JSON value (consumed) with a newline; EXIT_OK, or EXIT_FAILED when out cannot be
  * written. */
 int cli_print_json(struct cli *cli, json_t *v);

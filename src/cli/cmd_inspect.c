@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "cli/commands.h"
 #include "tensor/gguf.h"
@@ -92,7 +93,7 @@ static int print_json(struct cli *cli, const char *file, struct listing *l)
 
     for (size_t i = 0; i < l->n; i++)
         json_array_append_new(list, row_json(&l->rows[i]));
-    return cli_print_json(cli, json_pack("{s:o, s:s, s:O, s:o}", "file", cli_json_text(file),
+    return cli_print_json(cli, json_pack("{s:o, s:s, s:O, s:o}", "file", json_repaired(file),
                                          "format", l->format, "facts", l->facts, "tensors", list));
 }
 

@@ -128,7 +128,7 @@ static json_t *offline_answer(struct offline *o, const struct lineage_end *end, 
     at = parse(&broken, e);
     buf_release(&broken);
     return json_pack("{s:o, s:o, s:b, s:o, s:b}", "base_model",
-                     o->base_model[0] ? cli_json_text(o->base_model) : json_null(), "chain", chain,
+                     o->base_model[0] ? json_repaired(o->base_model) : json_null(), "chain", chain,
                      "complete", end->reason == LINEAGE_COMPLETE, "break", at, "weights_verified",
                      0);
 }

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "cli/commands.h"
 #include "cli/store_args.h"
@@ -48,7 +49,7 @@ static void note(struct verify *v, const char *check, enum verdict result, const
     if (result == FAILS)
         fprintf(v->cli->err, "cairn verify: %s: %s\n", check, message);
     json_array_append_new(v->checks, json_pack("{s:s, s:s, s:o}", "check", check, "result",
-                                               words[result], "message", cli_json_text(message)));
+                                               words[result], "message", json_repaired(message)));
 }
 
 /* ---- the manifest ---- */
@@ -188,7 +189,7 @@ static int report(struct verify *v, const char *dir)
         json_decref(sha256);
         return v->failed ? EXIT_FAILED : EXIT_OK;
     }
-    cli_print_json(v->cli, json_pack("{s:o, s:s, s:b, s:o, s:O}", "directory", cli_json_text(dir),
+    cli_print_json(v->cli, json_pack("{s:o, s:s, s:b, s:o, s:O}", "directory", json_repaired(dir),
                                      "kind", v->checkpoint ? "checkpoint" : "model", "ok",
                                      !v->failed, "weights_sha256", sha256, "checks", v->checks));
     return v->failed ? EXIT_FAILED : EXIT_OK;

@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "daemon/config.h"
 #include "daemon/state_dir.h"
 #include "db/db.h"
@@ -72,10 +73,10 @@ static int tell(void *arg, const struct reindex_entry *entry, struct err *e)
     return json_array_append_new(
                r->entries,
                json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "outcome", word, "root",
-                         cli_json_text(entry->root), "path", entry->path, "name",
-                         *entry->name ? cli_json_text(entry->name) : json_null(), "row",
+                         json_repaired(entry->root), "path", entry->path, "name",
+                         *entry->name ? json_repaired(entry->name) : json_null(), "row",
                          entry->row ? json_integer(entry->row) : json_null(), "problem",
-                         *entry->problem ? cli_json_text(entry->problem) : json_null())) == 0
+                         *entry->problem ? json_repaired(entry->problem) : json_null())) == 0
                ? 0
                : err_nomem(e);
 }

@@ -52,7 +52,7 @@ void body_str(struct body *b, const char *key, int max_chars, const char **out)
         return;
     if (!json_is_string(v))
         body_error(b, key, "string_type", "must be a string");
-    else if (strlen(json_string_value(v)) != json_string_length(v))
+    else if (json_holds_nul(v))
         body_error(b, key, "string_type", "must not hold a NUL character");
     else if (max_chars && ckpt_name_chars(json_string_value(v)) > (size_t)max_chars)
         body_error(b, key, "string_too_long", "may have at most %d characters", max_chars);

@@ -57,7 +57,7 @@ static int read_text(const json_t *body, const char *key, int most, char **out, 
     size_t n;
 
     snprintf(what, sizeof what, "must be a text of 1 to %d characters", most);
-    if (!from || strlen(from) != json_string_length(v)) /* a NUL would cut it */
+    if (!from || json_holds_nul(v))
         return refuse_param_of(key, r, what);
     while (isspace((unsigned char)*from))
         from++;

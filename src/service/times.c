@@ -1,11 +1,9 @@
 #include "service/times.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "base/utf8.h"
+#include "base/json.h"
 
 json_t *json_time(int64_t wall_ms)
 {
@@ -24,16 +22,5 @@ json_t *json_ms(double ms)
 
 json_t *json_text(const char *s)
 {
-    json_t *text;
-    char *copy;
-
-    if (!s || !*s)
-        return json_null();
-    text = json_string(s);
-    if (text || !(copy = strdup(s)))
-        return text;
-    utf8_repair(copy); /* a path may hold any bytes */
-    text = json_string(copy);
-    free(copy);
-    return text;
+    return s && *s ? json_repaired(s) : json_null();
 }

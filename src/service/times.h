@@ -7,6 +7,6 @@
 
 json_t *json_time(int64_t wall_ms); /* "2026-11-29T19:16:58.123Z"; null for 0 */
 json_t *json_ms(double ms);         /* one decimal */
-/* A string, or null for NULL and "". */
+/* A string (json_repaired), or null for NULL and "". */
 json_t *json_text(const char *s);
 #endif

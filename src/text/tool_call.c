@@ -63,7 +63,7 @@ static bool is_deep(const char *text, size_t len)
 {
     struct err e = {0};
 
-    return json_check_depth(text, len, &e) < 0;
+    return json_check_nesting(text, len, &e) < 0;
 }
 
 /* The arguments of a call as an object, however they are named; some models write them as text. */

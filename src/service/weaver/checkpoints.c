@@ -132,10 +132,5 @@ int weaver_checkpoint_delete(struct weaver *w, struct weaver_call *c, struct ref
     if (w_ckpt_pinned(w, k.id))
         return refuse(r, REFUSAL_W_CHECKPOINT_IN_USE,
                       "The checkpoint is being read by an operation: try again when it has ended.");
-    if (db_run(w->db, &e,
-               "UPDATE weaver_checkpoints SET status = 'deleted', deleted_ms = ? WHERE id = ?",
-               "it", clock_wall_ms(), k.id) < 0 ||
-        ckpt_files_remove(w, k.model_id, k.id, &e) < 0)
-        return w_refuse_err(r, &e);
-    return 0;
+    return w_ckpt_delete(w, &k, &e) < 0 ? w_refuse_err(r, &e) : 0;
 }

@@ -208,6 +208,15 @@ void w_ckpt_drop(struct weaver *w, const char *id)
         log_ev(LOG_ERROR, "weaver_checkpoint", "id=%s cause=\"%s\"", id, e.msg);
 }
 
+int w_ckpt_delete(struct weaver *w, const struct w_ckpt *c, struct err *e)
+{
+    if (db_run(w->db, e,
+               "UPDATE weaver_checkpoints SET status = 'deleted', deleted_ms = ? WHERE id = ?",
+               "it", clock_wall_ms(), c->id) < 0)
+        return -1;
+    return ckpt_files_remove(w, c->model_id, c->id, e);
+}
+
 int w_ckpt_follow(struct weaver *w, const struct w_ckpt *c, struct err *e)
 {
     if (db_run(w->db, e,
@@ -395,10 +404,7 @@ static int bury(void *arg, const struct w_ckpt *c)
             log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
         return 0;
     }
-    if (db_run(w->db, &e,
-               "UPDATE weaver_checkpoints SET status = 'deleted', deleted_ms = ? WHERE id = ?",
-               "it", clock_wall_ms(), c->id) < 0 ||
-        ckpt_files_remove(w, c->model_id, c->id, &e) < 0)
+    if (w_ckpt_delete(w, c, &e) < 0)
         log_ev(LOG_WARNING, "weaver_checkpoint_expired", "id=%s cause=\"%s\"", c->id, e.msg);
     else
         log_ev(LOG_INFO, "weaver_checkpoint_expired", "id=%s", c->id);
@@ -476,10 +482,7 @@ static int settle(void *arg, const struct w_ckpt *c)
 /* Its row was ended, and the process before the files were gone. */
 static int remove_left(void *arg, const struct w_ckpt *c)
 {
-    struct err e = {0};
-
-    if (ckpt_files_remove(arg, c->model_id, c->id, &e) < 0)
-        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
+    ckpt_files_clear(arg, c);
     return 0;
 }
 

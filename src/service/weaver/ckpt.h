@@ -69,6 +69,8 @@ int w_ckpt_insert_row(struct db *d, const struct w_ckpt *c, struct err *e);
 /* Takes created_ms, expires_ms, step of *c. */
 int w_ckpt_complete(struct weaver *w, struct w_ckpt *c, struct err *e);
 void w_ckpt_drop(struct weaver *w, const char *id);
+/* Ends its row, then its files. */
+int w_ckpt_delete(struct weaver *w, const struct w_ckpt *c, struct err *e);
 /* ttl_s and expires_ms of *c, which stand in its expiry.json, into its row and its exports'. */
 int w_ckpt_follow(struct weaver *w, const struct w_ckpt *c, struct err *e);
 /* By path or by id; of any model. checkpoint_not_found, checkpoint_expired, checkpoint_not_ready.

@@ -182,6 +182,14 @@ int ckpt_files_remove(struct weaver *w, const char *model_id, const char *id, st
     return rc;
 }
 
+void ckpt_files_clear(struct weaver *w, const struct w_ckpt *c)
+{
+    struct err e = {0};
+
+    if (ckpt_files_remove(w, c->model_id, c->id, &e) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
+}
+
 /* ---- after a crash ---- */
 
 static int check_sizes(int dir_fd, const json_t *record, struct err *e)

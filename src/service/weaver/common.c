@@ -86,7 +86,7 @@ int w_str(const json_t *o, const char *key, const char **out, struct refusal *r)
         return 0;
     if (!json_is_string(v))
         return w_bad(r, "%s must be a string.", key);
-    if (strlen(json_string_value(v)) != json_string_length(v))
+    if (json_holds_nul(v))
         return w_bad(r, "%s must not hold the character U+0000.", key);
     *out = json_string_value(v);
     return 0;

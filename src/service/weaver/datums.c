@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/tensors.h"
 
@@ -220,8 +221,7 @@ static int read_datum(struct reader *rd, const json_t *v)
     d->tokens = tokens;
     d->loss.n = n;
     rd->b->rows += n;
-    if (id && !json_is_null(id) &&
-        (!json_is_string(id) || strlen(json_string_value(id)) != json_string_length(id)))
+    if (id && !json_is_null(id) && (!json_is_string(id) || json_holds_nul(id)))
         return refuse(rd->r, REFUSAL_W_INVALID_DATUM,
                       "data[%d].datum_id must be a string without U+0000.", rd->index);
     if (json_is_string(id))

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "service/jobs.h"
@@ -26,7 +27,7 @@ static int read_name(const json_t *body, const char *key, struct w_ckpt *k, stru
     const json_t *v = json_object_get(body, key);
     const char *name = NULL;
 
-    if (json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v))
+    if (json_holds_nul(v))
         return refuse(r, REFUSAL_W_INVALID_NAME, "A name has no control characters.");
     if (w_str(body, key, &name, r) < 0)
         return -1;
@@ -145,15 +146,6 @@ int weaver_export_model(struct weaver *w, struct weaver_call *c, struct refusal 
 
 /* ---- writing ---- */
 
-/* A failure behind the rename: no row will name the directory. */
-static void take_back(struct weaver *w, const struct w_ckpt *k)
-{
-    struct err e = {0};
-
-    if (ckpt_files_remove(w, k->model_id, k->id, &e) < 0)
-        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", k->id, e.msg);
-}
-
 static int write_files(struct weaver *w, struct train_op *t, struct refusal *r)
 {
     struct ckpt_facts_of_run f = {
@@ -169,7 +161,7 @@ static int write_files(struct weaver *w, struct train_op *t, struct refusal *r)
     f.parent = parent;
     t->ckpt.step = t->engine.view.step;
     if (ckpt_files_write(w, &t->ckpt, &f, &e) < 0 || w_ckpt_complete(w, &t->ckpt, &e) < 0) {
-        take_back(w, &t->ckpt);
+        ckpt_files_clear(w, &t->ckpt); /* behind the rename no row will name the directory */
         return w_refuse_err(r, &e);
     }
     log_ev(LOG_INFO, "weaver_checkpoint", "id=%s model=%s slug=%s type=%s step=%lld", t->ckpt.id,
