@@ -10,7 +10,7 @@
 /* Options win over the environment, which daemon/config.c reads. */
 static int cmd_serve(struct cli *cli, int argc, char **argv)
 {
-    struct serve_options o = {.port = SERVE_UNSET, .threads = SERVE_UNSET};
+    struct serve_options o = {.port = CLI_UNSET, .threads = CLI_UNSET};
     const struct cli_opt opts[] = {
         {.name = "host", .arg = "ADDRESS", .help = "listen here (HOST)", .str = &o.host},
         {.name = "port", .arg = "N", .help = "0: any free port (PORT)", .num = &o.port},

@@ -8,11 +8,9 @@
 #include "cli/commands.h"
 #include "cli/find_row.h"
 
-#define TTL_DEFAULT INT64_MIN
-
 struct lease_args {
     const char *holder, *reason;
-    int64_t ttl_s; /* TTL_DEFAULT: not given */
+    int64_t ttl_s; /* CLI_UNSET: not given */
 };
 
 static void print_lease(struct cli *cli, const json_t *lease)
@@ -50,7 +48,7 @@ static json_t *terms(const struct lease_args *a, bool take)
     json_t *body =
         take ? json_pack("{s:s, s:s}", "holder", a->holder, "reason", a->reason) : json_object();
 
-    if (body && a->ttl_s != TTL_DEFAULT)
+    if (body && a->ttl_s != CLI_UNSET)
         json_object_set_new(body, "ttl_seconds", json_integer(a->ttl_s));
     return body;
 }
@@ -94,7 +92,7 @@ static int run(struct cli *cli, struct client *c, const char *model, const struc
 int cmd_lease(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
-    struct lease_args a = {.holder = "cairn", .reason = "command line", .ttl_s = TTL_DEFAULT};
+    struct lease_args a = {.holder = "cairn", .reason = "command line", .ttl_s = CLI_UNSET};
     const struct cli_opt opts[] = {
         {.name = "holder", .arg = "TEXT", .help = "with take: who holds it", .str = &a.holder},
         {.name = "reason", .arg = "TEXT", .help = "with take: what for", .str = &a.reason},

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "base/version.h"
+#include "cli/cli.h"
 #include "daemon/config.h"
 #include "daemon/state_dir.h"
 #include "db/db.h"
@@ -311,13 +312,13 @@ static int apply_options(struct config *c, const struct serve_options *o, struct
 {
     struct settings *s = &c->settings;
 
-    if (o->port != SERVE_UNSET && (o->port < 0 || o->port > 65535))
+    if (o->port != CLI_UNSET && (o->port < 0 || o->port > 65535))
         return err_set(e, ERR_ARG, "--port must be from 0 to 65535");
-    if (o->threads != SERVE_UNSET && (o->threads < 0 || o->threads > THREADS_MAX))
+    if (o->threads != CLI_UNSET && (o->threads < 0 || o->threads > THREADS_MAX))
         return err_set(e, ERR_ARG, "--threads must be from 0 to %d", THREADS_MAX);
-    if (o->port != SERVE_UNSET)
+    if (o->port != CLI_UNSET)
         s->port = (int)o->port;
-    if (o->threads != SERVE_UNSET)
+    if (o->threads != CLI_UNSET)
         s->threads = (int)o->threads;
     if (o->host)
         s->host = o->host;

@@ -8,9 +8,7 @@
 
 struct err;
 
-#define SERVE_UNSET INT64_MIN
-
-/* What the command line says over the environment; NULL and SERVE_UNSET: nothing. */
+/* What the command line says over the environment; NULL and CLI_UNSET: nothing. */
 struct serve_options {
     const char *host;
     const char *model; /* a row by id or name, or a directory to register and load */
