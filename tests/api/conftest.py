@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+from weaver_http import Weaver
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(os.environ.get("CAIRN_FAULTS", ROOT / "build/cairn-faults"))  # what reads the WEIGHTS_TEST_* variables
@@ -241,3 +242,9 @@ def check_error(answer, status, code=None, param=None):
     if status == 503:
         assert int(answer.header("Retry-After")) >= 1
     return error
+
+
+@pytest.fixture(scope="module")
+def w(own):
+    """The training API of `own`, the server that a module makes for itself."""
+    return Weaver(own).connect()

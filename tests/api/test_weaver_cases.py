@@ -21,11 +21,6 @@ def own(make_server):
     return server
 
 
-@pytest.fixture(scope="module")
-def w(own):
-    return Weaver(own).connect()
-
-
 def directory(own, c):
     return own.state / "weaver" / c["model_id"] / c["id"]
 

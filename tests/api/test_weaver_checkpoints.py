@@ -24,11 +24,6 @@ def own(make_server):
 
 
 @pytest.fixture(scope="module")
-def w(own):
-    return Weaver(own).connect()
-
-
-@pytest.fixture(scope="module")
 def run(w):
     run = Run(w, lora_config={"rank": 8, "seed": 7})
     run.train(2)

@@ -32,11 +32,6 @@ def own(make_server):
     return server
 
 
-@pytest.fixture(scope="module")
-def w(own):
-    return Weaver(own).connect()
-
-
 def run_of(w):
     run = Run(w, lora_config={"rank": 4, "seed": 3})
     yield run

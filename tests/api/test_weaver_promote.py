@@ -4,17 +4,12 @@ import uuid
 
 import pytest
 from foreign import Foreign
-from weaver_http import ENV, Run, Weaver
+from weaver_http import ENV, Run
 
 
 @pytest.fixture(scope="module")
 def own(make_server):
     return make_server(ENV)
-
-
-@pytest.fixture(scope="module")
-def w(own):
-    return Weaver(own).connect()
 
 
 def manifest(run_id="promoted", step=1, **fields):

@@ -35,6 +35,13 @@ def directory(own, c):
     return own.state / "weaver" / c["model_id"] / c["id"]
 
 
+def forget_base(own):
+    """Takes the row of the base out of the catalogue; its id."""
+    row = next(m["id"] for m in own.get("/api/models").json()["data"] if m["name"] == "tiny-llama")
+    assert own.call("DELETE", f"/api/models/{row}").status in (200, 204)
+    return row
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_what_had_not_ended_says_that_the_server_was_restarted(own, w, how):
     run = Run(w, lora_config={"rank": 2, "seed": 1})
@@ -109,10 +116,7 @@ def test_a_run_comes_back_on_a_base_that_was_registered_anew(own, w):
     c, at = run.save("weight_and_optimizer"), run.logprobs()
     own.stop()
     own.start()
-    rows = own.get("/api/models").json()["data"]
-    rows = rows["models"] if isinstance(rows, dict) else rows
-    row = next(m["id"] for m in rows if m["name"] == "tiny-llama")
-    assert own.call("DELETE", f"/api/models/{row}").status in (200, 204)
+    row = forget_base(own)
     error(w.call("POST", run.path + "/load", {"path": c["path"]}), 404, "base_model_not_found")
     assert own.register(MODELS / "tiny-llama") != row
     run.load(c["path"], True)
@@ -148,10 +152,7 @@ def test_a_checkpoint_whose_base_is_not_registered_is_not_promoted(own, w):
     w.post(run.path + "/terminate")
     own.stop()
     own.start()
-    rows = own.get("/api/models").json()["data"]
-    rows = rows["models"] if isinstance(rows, dict) else rows
-    row = next(m["id"] for m in rows if m["name"] == "tiny-llama")
-    assert own.call("DELETE", f"/api/models/{row}").status in (200, 204)
+    forget_base(own)
     answer = promote(own, c["path"])
     body = answer.json()["error"]
     assert answer.status == 404 and body["code"] == "CHECKPOINT_NOT_FOUND", answer

@@ -18,11 +18,6 @@ def own(make_server):
     return server
 
 
-@pytest.fixture(scope="module")
-def w(own):
-    return Weaver(own).connect()
-
-
 # ---- keys ----
 
 def test_without_keys_every_route_says_how_to_set_them(server):

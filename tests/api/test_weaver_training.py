@@ -25,11 +25,6 @@ def own(make_server):
 
 
 @pytest.fixture(scope="module")
-def w(own):
-    return Weaver(own).connect()
-
-
-@pytest.fixture(scope="module")
 def run(w):
     return Run(w, lora_config={"rank": 8, "seed": 7})
 
