@@ -11,6 +11,7 @@ struct faults {
     atomic_bool fail_spent;
     long write_delay_ms;
     long verify_delay_ms;
+    long read_delay_ms;
     long predecessor_ms; /* 0: not set */
     bool mem_set;
     int64_t mem_available; /* -1: unknown */
@@ -34,6 +35,7 @@ struct faults *faults_from_env(void)
     atomic_init(&f->fail_spent, false);
     f->write_delay_ms = env_ms("WEIGHTS_TEST_WRITE_DELAY_MS");
     f->verify_delay_ms = env_ms("WEIGHTS_TEST_VERIFY_DELAY_MS");
+    f->read_delay_ms = env_ms("WEIGHTS_TEST_READ_DELAY_MS");
     f->predecessor_ms = env_ms("WEIGHTS_TEST_PREDECESSOR_MS");
     f->mem_set = mem && *mem;
     if (f->mem_set)
@@ -81,6 +83,14 @@ void faults_verify_delay(struct faults *f)
 {
     if (f)
         delay(f->verify_delay_ms);
+}
+
+void faults_read_delay(struct faults *f, const atomic_bool *end)
+{
+    enum { LOOK_MS = 10 };
+
+    for (long ms = 0; f && ms < f->read_delay_ms && !atomic_load(end); ms += LOOK_MS)
+        delay(LOOK_MS);
 }
 
 bool faults_mem_available(const struct faults *f, int64_t *bytes)

@@ -2,6 +2,7 @@
  *
  * WEIGHTS_TEST_FAIL=<point> fails the first operation that reaches the point,
  * WEIGHTS_TEST_WRITE_DELAY_MS and WEIGHTS_TEST_VERIFY_DELAY_MS delay every save and load once,
+ * WEIGHTS_TEST_READ_DELAY_MS each reading of weights after its first bytes,
  * WEIGHTS_TEST_MEM_AVAILABLE replaces a measured figure, WEIGHTS_TEST_PREDECESSOR_MS the time for
  * which a call of the training API waits for the one before it. Read once at start into a struct
  * that its owner passes down; a NULL pointer means no faults. Each "take" is atomic: with several
@@ -9,6 +10,7 @@
 #ifndef BASE_FAULTS_H
 #define BASE_FAULTS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,6 +25,8 @@ bool faults_take(struct faults *f, const char *point);
 bool faults_take_count(struct faults *f, const char *point, int64_t *n);
 void faults_write_delay(struct faults *f);  /* sleeps for WEIGHTS_TEST_WRITE_DELAY_MS */
 void faults_verify_delay(struct faults *f); /* sleeps for WEIGHTS_TEST_VERIFY_DELAY_MS */
+/* Sleeps for WEIGHTS_TEST_READ_DELAY_MS, less when *end becomes true. */
+void faults_read_delay(struct faults *f, const atomic_bool *end);
 /* True when WEIGHTS_TEST_MEM_AVAILABLE is set: *bytes, or -1 for "unknown". */
 bool faults_mem_available(const struct faults *f, int64_t *bytes);
 /* WEIGHTS_TEST_PREDECESSOR_MS; `otherwise` when it is not set. */
@@ -53,6 +57,10 @@ static inline void faults_write_delay(struct faults *f)
 static inline void faults_verify_delay(struct faults *f)
 {
     (void)f;
+}
+static inline void faults_read_delay(struct faults *f, const atomic_bool *end)
+{
+    (void)f, (void)end;
 }
 static inline bool faults_mem_available(const struct faults *f, int64_t *bytes)
 {

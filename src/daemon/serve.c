@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -53,6 +54,9 @@ struct daemon {
     struct service *service;
     struct api api;
     struct http_server *http;
+    sigset_t stop;    /* blocked in every thread; the waiter takes them */
+    pthread_t waiter; /* for a signal, which may come while the first model is loaded */
+    bool waits;
 };
 
 /* ---- the parts ---- */
@@ -293,13 +297,33 @@ static void say_where(const struct daemon *d, bool json, FILE *out)
     clearerr(out);
 }
 
-static void run(const sigset_t *stop)
+static void *wait_for_signal(void *arg)
 {
+    struct daemon *d = arg;
     int got;
 
-    while (sigwait(stop, &got) == EINTR)
+    while (sigwait(&d->stop, &got) == EINTR)
         ;
     log_ev(LOG_INFO, "stopping", "signal=%d", got);
+    service_stop_loads(d->service);
+    return NULL;
+}
+
+static int start_waiter(struct daemon *d, struct err *e)
+{
+    errno = pthread_create(&d->waiter, NULL, wait_for_signal, d);
+    d->waits = errno == 0;
+    return d->waits ? 0 : err_io(e, "start the thread that waits for signals");
+}
+
+/* Until the signal, or not at all where the start failed. */
+static void end_waiter(struct daemon *d, bool started)
+{
+    if (!d->waits)
+        return;
+    if (!started)
+        pthread_cancel(d->waiter); /* it is in sigwait */
+    pthread_join(d->waiter, NULL);
 }
 
 static void setup_log(const struct config *c, struct buf *warnings)
@@ -334,10 +358,9 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
 {
     struct daemon d = {.state_lock = -1, .weaver_lock = -1};
     struct buf warnings = {0};
-    sigset_t stop;
     int rc = config_read(&d.config, &warnings, e);
 
-    block_signals(&stop);
+    block_signals(&d.stop);
     setup_log(&d.config, &warnings);
     d.faults = faults_from_env();
     if (rc == 0)
@@ -351,11 +374,12 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
     if (rc == 0)
         rc = build(&d, e);
     if (rc == 0)
+        rc = start_waiter(&d, e);
+    if (rc == 0)
         rc = start_work(&d, e);
-    if (rc == 0) {
+    if (rc == 0)
         say_where(&d, o->json, out);
-        run(&stop);
-    }
+    end_waiter(&d, rc == 0);
     take_down(&d);
     log_stop();
     buf_release(&warnings);

@@ -172,7 +172,7 @@ static struct weights *read_weights(struct image_bank *bank, const struct model_
 
     if (bytes == 0)
         return NULL;
-    *block = image_bank_take(bank, bytes, block_bytes, e);
+    *block = image_bank_take_for(bank, bytes, block_bytes, opt->progress, opt->arg, e);
     if (!*block)
         return NULL;
     struct weights *w = weights_read(md, *block, *block_bytes, &how, e);
@@ -260,14 +260,16 @@ int image_stage(struct image_staging *st, struct image_bank *bank, const struct 
 }
 
 int image_stage_empty(struct image_staging *st, struct image_bank *bank,
-                      const struct st_index *index, struct err *e)
+                      const struct st_index *index, const struct image_load *opt, struct err *e)
 {
+    const struct image_load plain = {0};
     size_t bytes = weights_bytes(index, e);
 
     *st = (struct image_staging){0};
     if (bytes == 0)
         return -1;
-    st->block = image_bank_take(bank, bytes, &st->block_bytes, e);
+    opt = opt ? opt : &plain;
+    st->block = image_bank_take_for(bank, bytes, &st->block_bytes, opt->progress, opt->arg, e);
     if (!st->block)
         return -1;
     st->bank = image_bank_ref(bank);

@@ -68,7 +68,8 @@ struct image *image_ref(struct image *im);
 void image_unref(struct image *im); /* NULL is allowed; any thread */
 
 struct image_load {
-    /* Called with the bytes done and to do; nonzero stops with ERR_CANCELLED. NULL: no calls. */
+    /* Called with the bytes done and to do, with 0 done while memory is made; nonzero stops with
+     * ERR_CANCELLED. NULL: no calls. */
     int (*progress)(void *arg, uint64_t done, uint64_t total);
     void *arg;
     bool hash;      /* of a single model.safetensors, in the same pass: the bytes of the image */
@@ -116,9 +117,9 @@ struct image_staging {
 int image_stage(struct image_staging *st, struct image_bank *bank, const struct model_dir *md,
                 struct image_load *opt, struct err *e);
 /* Memory laid out for the tensors of `index`, to be filled by the caller (weights_place, or read
- * into base when the index is canonical). 0 or -1. */
+ * into base when the index is canonical). Of `opt` (may be NULL) only progress counts. 0 or -1. */
 int image_stage_empty(struct image_staging *st, struct image_bank *bank,
-                      const struct st_index *index, struct err *e);
+                      const struct st_index *index, const struct image_load *opt, struct err *e);
 void image_staging_release(struct image_staging *st); /* a zeroed one is allowed */
 
 /* An image of staged weights: takes the memory, *st is empty after success. `files` gets one more

@@ -17,6 +17,7 @@ enum {
     HUGE_PAGE = 2 << 20,
     TOUCH_THREADS = 4,
     TOUCH_ALONE = 32 << 20, /* smaller blocks are touched by one thread */
+    TOUCH_PIECE = 16 << 20, /* after each a load may be cut short: a whole number of huge pages */
 };
 
 struct image_bank {
@@ -89,32 +90,57 @@ void image_bank_drop_spare(struct image_bank *b)
         munmap(spare, bytes);
 }
 
+/* One block whose pages are being made. */
+struct touching {
+    int (*progress)(void *arg, uint64_t done, uint64_t total); /* NULL: goes on to the end */
+    void *arg;
+    size_t bytes;
+    atomic_bool cut;
+};
+
 struct touch {
+    struct touching *all;
     unsigned char *from;
     size_t bytes;
+    bool asks; /* it is the caller's thread that may ask whether to go on */
     bool failed;
 };
+
+static bool touch_piece(unsigned char *from, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    if (madvise(from, bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL) /* EINVAL: a kernel before 5.14 */
+        return false;
+    for (size_t i = 0; i < bytes; i += page)
+        ((volatile unsigned char *)from)[i] = 0;
+    return true;
+}
 
 static void *touch(void *arg)
 {
     struct touch *t = arg;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct touching *all = t->all;
 
-    if (madvise(t->from, t->bytes, MADV_POPULATE_WRITE) == 0)
-        return NULL;
-    if (errno != EINVAL) { /* EINVAL: a kernel before 5.14 */
-        t->failed = true;
-        return NULL;
+    for (size_t at = 0; at < t->bytes && !t->failed; at += TOUCH_PIECE) {
+        size_t left = t->bytes - at;
+
+        if (t->asks && all->progress && all->progress(all->arg, 0, all->bytes))
+            atomic_store(&all->cut, true);
+        if (atomic_load(&all->cut))
+            break;
+        t->failed = !touch_piece(t->from + at, left < TOUCH_PIECE ? left : TOUCH_PIECE);
     }
-    for (size_t i = 0; i < t->bytes; i += page)
-        ((volatile unsigned char *)t->from)[i] = 0;
     return NULL;
 }
 
 /* Faults in every page, a part per thread: parts are whole huge pages. False: the system has no
- * memory for them. */
-static bool touch_all(unsigned char *block, size_t bytes)
+ * memory for them, or it was cut short. */
+static bool touch_all(unsigned char *block, struct touching *all)
 {
+    size_t bytes = all->bytes;
     struct touch parts[TOUCH_THREADS];
     pthread_t threads[TOUCH_THREADS];
     bool started[TOUCH_THREADS] = {false};
@@ -128,7 +154,8 @@ static bool touch_all(unsigned char *block, size_t bytes)
         size_t from = (size_t)i * share < bytes ? (size_t)i * share : bytes;
         size_t to = i == n - 1 || from + share > bytes ? bytes : from + share;
 
-        parts[i] = (struct touch){block + from, to - from, false};
+        parts[i] =
+            (struct touch){.all = all, .from = block + from, .bytes = to - from, .asks = i == 0};
         if (i > 0)
             started[i] = pthread_create(&threads[i], NULL, touch, &parts[i]) == 0;
     }
@@ -142,7 +169,7 @@ static bool touch_all(unsigned char *block, size_t bytes)
             pthread_join(threads[i], NULL);
         ok = ok && !parts[i].failed;
     }
-    return ok;
+    return ok && !atomic_load(&all->cut);
 }
 
 /* mmap gives page alignment; huge pages want 2 MiB, so the ends of a longer mapping are cut off. */
@@ -200,6 +227,14 @@ unsigned char *image_bank_take_resident(struct image_bank *b, size_t bytes, size
 unsigned char *image_bank_take(struct image_bank *b, size_t bytes, size_t *block_bytes,
                                struct err *e)
 {
+    return image_bank_take_for(b, bytes, block_bytes, NULL, NULL, e);
+}
+
+unsigned char *image_bank_take_for(struct image_bank *b, size_t bytes, size_t *block_bytes,
+                                   int (*progress)(void *arg, uint64_t done, uint64_t total),
+                                   void *arg, struct err *e)
+{
+    struct touching all = {.progress = progress, .arg = arg};
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t whole = 0;
     unsigned char *block = take_spare(b, bytes, block_bytes);
@@ -210,14 +245,17 @@ unsigned char *image_bank_take(struct image_bank *b, size_t bytes, size_t *block
         whole = whole / page * page;
         block = map_aligned(whole);
     }
-    if (block && !touch_all(block, whole)) {
+    all.bytes = whole;
+    if (block && !touch_all(block, &all)) {
         munmap(block, whole);
         block = NULL;
     }
-    if (!block) {
+    if (!block && atomic_load(&all.cut))
+        err_set(e, ERR_CANCELLED, "making memory for the weights was cancelled");
+    else if (!block)
         err_set(e, ERR_NOMEM, "no memory for %zu bytes of weights", bytes);
+    if (!block)
         return NULL;
-    }
     *block_bytes = whole;
     return block;
 }

@@ -32,6 +32,11 @@ void image_bank_drop_spare(struct image_bank *b);
  * with ERR_NOMEM. */
 unsigned char *image_bank_take(struct image_bank *b, size_t bytes, size_t *block_bytes,
                                struct err *e);
+/* The same for a load that may be cut short: while pages are touched, progress(arg, 0, bytes) is
+ * called on the calling thread every few megabytes; nonzero is NULL with ERR_CANCELLED. */
+unsigned char *image_bank_take_for(struct image_bank *b, size_t bytes, size_t *block_bytes,
+                                   int (*progress)(void *arg, uint64_t done, uint64_t total),
+                                   void *arg, struct err *e);
 /* The spare, if it has at least `bytes`, however much larger it is: for who needs memory for a
  * moment and cannot wait for fresh pages. NULL: there is none; the spare stays what it was. */
 unsigned char *image_bank_take_resident(struct image_bank *b, size_t bytes, size_t *block_bytes);

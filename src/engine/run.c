@@ -84,7 +84,7 @@ struct image *run_blank_image(const struct image *like, struct err *e)
     const char *reason = NULL;
     struct image *im = NULL;
 
-    if (image_stage_empty(&st, like->bank, &like->weights->index, e) < 0)
+    if (image_stage_empty(&st, like->bank, &like->weights->index, NULL, e) < 0)
         return NULL;
     im = image_adopt(&st, like->files, &reason, e);
     image_staging_release(&st);

@@ -204,6 +204,11 @@ static int refuse_as_v1(struct service *s, struct refusal *r)
     char message[REFUSAL_MESSAGE_MAX];
 
     memcpy(message, r->message, sizeof message);
+    if (atomic_load(&s->stopping)) {
+        refuse(r, REFUSAL_V1_MODEL_BUSY, "%s", message);
+        r->retry_after_s = s->settings->retry_load_s;
+        return -1;
+    }
     switch (r->code) {
     case REFUSAL_INSUFFICIENT_MEMORY:
         refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "%s", message);

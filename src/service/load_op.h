@@ -37,6 +37,7 @@ struct load_op {
     struct image_staging staged; /* the verified bytes, when memory allowed to keep them */
     char sha256[SHA256_HEX];
     double verify_ms, write_ms;
+    bool delayed;          /* a test build's delay is over */
     struct core_loan loan; /* while the file is hashed */
     /* how it goes on */
     bool in_place;
@@ -67,6 +68,10 @@ refusal_check_fn check_load_dir; /* load_dir.c: row 19 */
 /* Row 21: `id` has the `what` ("directory" or "name") that this checkpoint's row would have. */
 int load_refuse_registered(const struct load_op *op, int64_t id, const char *name, const char *what,
                            struct refusal *r);
+
+/* Nonzero: the client has left, or the server is being stopped. For image_load.progress; ctx is a
+ * struct load_op. */
+int load_given_up(void *ctx, uint64_t done, uint64_t total);
 
 bool load_may_write(
     const struct op *op); /* the caller may load in place although something is attached */

@@ -55,6 +55,7 @@ static void read_header(struct load_op *op)
 
 static void make_staging(struct load_op *op)
 {
+    const struct image_load how = {.progress = load_given_up, .arg = op};
     struct service *s = op->op.s;
     struct refusal none = {0};
     struct err e = {0};
@@ -66,10 +67,22 @@ static void make_staging(struct load_op *op)
     refusal_clear(&none);
     if (op->plan || !op->room)
         return;
-    if (image_stage_empty(&op->staged, engine_bank(s->engine), &op->index, &e) < 0) {
+    if (image_stage_empty(&op->staged, engine_bank(s->engine), &op->index, &how, &e) < 0) {
         log_ev(LOG_INFO, "weights_load_not_staged", "cause=\"%s\"", e.msg);
         op->room = false;
     }
+}
+
+int load_given_up(void *ctx, uint64_t done, uint64_t total)
+{
+    struct load_op *op = ctx;
+    struct service *s = op->op.s;
+
+    (void)total;
+    if (done > 0 && !op->delayed)
+        faults_read_delay(s->faults, &s->stopping);
+    op->delayed |= done > 0;
+    return atomic_load(&s->stopping) || (op->op.req->gone && atomic_load(op->op.req->gone));
 }
 
 static int place_block(void *arg, const void *bytes, size_t offset, size_t n, struct err *e)
@@ -77,8 +90,8 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
     struct load_op *op = arg;
 
     core_loan_update(&op->loan);
-    if (op->op.req->gone && atomic_load(op->op.req->gone))
-        return err_set(e, ERR_CANCELLED, "the client has left");
+    if (load_given_up(op, offset + n, (uint64_t)ckpt_reader_facts(op->reader)->size))
+        return err_set(e, ERR_CANCELLED, "given up");
     if (op->staged.weights && !op->index.canonical)
         weights_place(op->staged.weights, &op->index, offset, bytes, n);
     return 0;
@@ -111,10 +124,10 @@ int check_weights_hash(void *ctx, struct refusal *r)
     core_loan_end(&op->loan);
     op->verify_ms = clock_ms_since(start);
     metrics_verified(op->op.s->metrics, op->verify_ms);
+    if (rc < 0 && e.code == ERR_CANCELLED)
+        return atomic_load(&op->op.s->stopping) ? refuse_stopping(r) : refuse_client_left(r);
     if (rc < 0)
-        return e.code == ERR_FORMAT      ? refuse_shortened(op, &e, r)
-               : e.code == ERR_CANCELLED ? refuse_client_left(r)
-                                         : refuse_internal(r, &e);
+        return e.code == ERR_FORMAT ? refuse_shortened(op, &e, r) : refuse_internal(r, &e);
     memcpy(op->op.audit.weights_sha256, op->sha256, SHA256_HEX);
     if (strcmp(op->sha256, op->manifest.weights_sha256) == 0)
         return 0;

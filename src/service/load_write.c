@@ -20,6 +20,7 @@ static int64_t fail_after(const struct load_op *op)
 
 /* The file is read and hashed again, since memory could not hold what was verified. */
 struct second_pass {
+    const struct service *s;
     const struct st_index *index;
     struct weights *to;
     int64_t limit;
@@ -29,6 +30,8 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
 {
     const struct second_pass *p = arg;
 
+    if (atomic_load(&p->s->stopping))
+        return err_set(e, ERR_CANCELLED, "the server is being stopped");
     weights_place(p->to, p->index, offset, bytes, n);
     if (p->limit >= 0 && (int64_t)(offset + n) >= p->limit)
         return err_set(e, ERR_IO, "a read error that this test build was asked for");
@@ -39,7 +42,7 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
  * some of them are then in `to`. */
 static int write_from_file(struct load_op *op, struct weights *to, struct err *e)
 {
-    struct second_pass p = {&op->index, to, fail_after(op)};
+    struct second_pass p = {op->op.s, &op->index, to, fail_after(op)};
     char sha256[SHA256_HEX];
 
     if (ckpt_reader_hash(op->reader, NULL, place_block, &p, sha256, e) < 0)
@@ -67,7 +70,7 @@ struct image *load_read_again(struct load_op *op, struct err *e)
 {
     const char *reason = NULL;
 
-    if (image_stage_empty(&op->staged, engine_bank(op->op.s->engine), &op->index, e) < 0 ||
+    if (image_stage_empty(&op->staged, engine_bank(op->op.s->engine), &op->index, NULL, e) < 0 ||
         write_from_file(op, op->staged.weights, e) < 0)
         return NULL;
     return image_adopt(&op->staged, op->files, &reason, e);

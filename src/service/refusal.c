@@ -107,6 +107,13 @@ int refuse_client_left(struct refusal *r)
                   "The client hung up before anything was changed.");
 }
 
+int refuse_stopping(struct refusal *r)
+{
+    return refuse_with(r, REFUSAL_MODEL_LOAD_FAILED, json_pack("{s:s}", "reason", "stopping"),
+                       "The server is being stopped: the load was cut short. Load again when it "
+                       "runs.");
+}
+
 int refuse_internal(struct refusal *r, const struct err *e)
 {
     static const char *const kinds[] = {

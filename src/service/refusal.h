@@ -58,6 +58,8 @@ int refuse_param(struct refusal *r, enum refusal_code code, const char *param, c
 int refuse_internal(struct refusal *r, const struct err *e);
 /* CLIENT_CLOSED_REQUEST: whoever asked has hung up, and nothing was changed. */
 int refuse_client_left(struct refusal *r);
+/* MODEL_LOAD_FAILED: a load was cut short before it changed anything. */
+int refuse_stopping(struct refusal *r);
 
 void refusal_clear(struct refusal *r);
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -37,6 +38,7 @@ struct row_work {
     struct image *image;
     struct served *served;
     int64_t old_row;
+    bool delayed; /* a test build's delay is over */
 };
 
 /* Only while nothing is changed: once the old model is let go, the load runs to its end. */
@@ -45,12 +47,16 @@ static bool client_left(const struct row_work *w)
     return !w->l->dropped && w->l->gone && atomic_load(w->l->gone);
 }
 
+/* A server that is being stopped needs no model, whatever was let go for it. */
 static int may_go_on(void *arg, uint64_t done, uint64_t total)
 {
-    const struct row_work *w = arg;
+    struct row_work *w = arg;
 
-    (void)done, (void)total;
-    if (client_left(w))
+    (void)total;
+    if (done > 0 && !w->delayed)
+        faults_read_delay(w->s->faults, &w->s->stopping);
+    w->delayed |= done > 0;
+    if (client_left(w) || atomic_load(&w->s->stopping))
         return 1;
     return w->deadline_ns && clock_mono_ns() > w->deadline_ns;
 }
@@ -62,6 +68,8 @@ static int refuse_load(const struct row_work *w, const struct err *e, const char
 
     if (e->code == ERR_CANCELLED && client_left(w))
         return refuse_client_left(r);
+    if (e->code == ERR_CANCELLED && atomic_load(&w->s->stopping))
+        return refuse_stopping(r);
     details = json_pack("{s:I, s:s}", "model_id", (json_int_t)w->l->id, "error", e->msg);
     if (e->code == ERR_NOMEM) {
         json_decref(details);
@@ -196,13 +204,14 @@ static void note_facts(struct row_work *w)
 }
 
 /* The row goes to error, unless it is the resident all the same (then it stays loaded) or nothing
- * is wrong with it: the client left. */
+ * is wrong with it: the client left, or the server is being stopped. */
 static void note_failure(struct row_work *w, const struct refusal *r)
 {
     struct served *now = engine_peek_served(w->s->engine);
-    enum model_status status = now && now->row_id == w->row.id            ? MODEL_LOADED
-                               : r->code == REFUSAL_CLIENT_CLOSED_REQUEST ? MODEL_READY
-                                                                          : MODEL_ERROR;
+    bool fine = r->code == REFUSAL_CLIENT_CLOSED_REQUEST || atomic_load(&w->s->stopping);
+    enum model_status status = now && now->row_id == w->row.id ? MODEL_LOADED
+                               : fine                          ? MODEL_READY
+                                                               : MODEL_ERROR;
     struct err e = {0};
 
     if (w->row.id && catalogue_set_status(w->s->db, w->row.id, status,

@@ -4,7 +4,7 @@
  * Order: in a message to the engine thread the caller decides its refusals and claims the slot
  * (w->loading_row = id), then row_load_run, on a thread that may block. The old resident serves
  * until the swap; where memory cannot hold both it is dropped first, and then a failure leaves no
- * resident. The claim ends in every case. */
+ * resident. The claim ends in every case. A stop of the server cuts the reading short. */
 #ifndef SERVICE_ROW_LOAD_H
 #define SERVICE_ROW_LOAD_H
 

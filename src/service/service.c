@@ -72,10 +72,17 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
     return s;
 }
 
+void service_stop_loads(struct service *s)
+{
+    atomic_store(&s->stopping, true);
+}
+
 void service_stop(struct service *s)
 {
-    if (s)
-        weaver_stop(s->weaver);
+    if (!s)
+        return;
+    service_stop_loads(s);
+    weaver_stop(s->weaver);
 }
 
 static void end_everything(struct engine *en, void *arg)

@@ -10,6 +10,7 @@
 #ifndef SERVICE_SERVICE_H
 #define SERVICE_SERVICE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -55,21 +56,25 @@ struct service {
     struct chat_worker *chat;
     struct faults *faults;
     const struct tokens *tokens, *keys;
-    struct weaver *weaver;         /* owned; the training API: NULL without settings->weaver_dir */
-    struct weights_state *weights; /* owned; engine thread */
-    struct board *board;           /* owned; the published copy */
-    struct leases *leases;         /* owned; any thread */
+    struct weaver *weaver;          /* owned; the training API: NULL without settings->weaver_dir */
+    struct weights_state *weights;  /* owned; engine thread */
+    struct board *board;            /* owned; the published copy */
+    struct leases *leases;          /* owned; any thread */
     struct grammar_cache *grammars; /* owned; any thread */
-    struct batches *batches;       /* owned; NULL without BATCH_FILES_DIR */
-    struct metrics *metrics;       /* owned; any thread */
-    struct jobs *jobs;             /* owned; work that goes on after its request was answered */
+    struct batches *batches;        /* owned; NULL without BATCH_FILES_DIR */
+    struct metrics *metrics;        /* owned; any thread */
+    struct jobs *jobs;              /* owned; work that goes on after its request was answered */
     int64_t started_wall_ms, started_ns;
-    char boot_id[9]; /* 8 hex digits, random: in the names of shared arenas */
+    atomic_bool stopping; /* no file of weights is read any further */
+    char boot_id[9];      /* 8 hex digits, random: in the names of shared arenas */
 };
 
 struct service *service_open(const struct service_parts *parts, struct err *e);
-/* Whoever waits for something inside the service is answered soon: before the server that carries
- * the calls is stopped. NULL is allowed. */
+/* Loads that are reading end soon, without a change: for a stop that comes while the first model
+ * is loaded. Any thread. */
+void service_stop_loads(struct service *s);
+/* The same, and whoever waits for something inside the service is answered soon: before the server
+ * that carries the calls is stopped. NULL is allowed. */
 void service_stop(struct service *s);
 /* Waits for background loads, ends the attachment and frees the resident. The engine still runs. */
 void service_close(struct service *s); /* NULL is allowed */

@@ -108,7 +108,7 @@ struct image *w_base_image(struct weaver *w, const struct model_row *row, struct
 
     if (im)
         return im;
-    if (e.code == ERR_NOMEM)
+    if (e.code == ERR_NOMEM || e.code == ERR_CANCELLED)
         w_refuse_err(r, &e);
     else
         refuse(r, REFUSAL_W_BASE_MODEL_NOT_FOUND, "The files of '%.200s' cannot be used: %s",

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "model/adapter.h"
+#include "service/service.h"
 #include "service/weaver/impl.h"
 #include "store/reader.h"
 
@@ -51,7 +52,16 @@ const char *ckpt_record_sha(const json_t *record, const char *file)
     return json_string_value(json_object_get(f, "sha256"));
 }
 
-int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, struct err *e)
+static int block_hashed(void *arg, const void *bytes, size_t offset, size_t n, struct err *e)
+{
+    const atomic_bool *stop = arg;
+
+    (void)bytes, (void)offset, (void)n;
+    return stop && atomic_load(stop) ? err_set(e, ERR_CANCELLED, "the server is being stopped") : 0;
+}
+
+int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, const atomic_bool *stop,
+                      struct err *e)
 {
     const char *want = ckpt_record_sha(record, file);
     struct ckpt_reader *reader = NULL;
@@ -62,7 +72,7 @@ int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, struct
         return err_set(e, ERR_FORMAT, "checkpoint.json does not name %s", file);
     if (ckpt_reader_open(dir_fd, file, &reader, e) != READER_OK)
         return -1;
-    if (ckpt_reader_hash(reader, NULL, NULL, NULL, sha, e) == 0)
+    if (ckpt_reader_hash(reader, NULL, block_hashed, (void *)stop, sha, e) == 0)
         rc = strcmp(sha, want) == 0
                  ? 0
                  : err_set(e, ERR_FORMAT, "%s has the sha256 %.16s..., recorded is %.16s...", file,
@@ -79,7 +89,8 @@ struct adapter *ckpt_files_adapter(struct weaver *w, const struct w_ckpt *c,
     struct adapter_problem problem = {0};
     struct adapter *a = NULL;
 
-    if (record && ckpt_files_verify(fd, record, "adapter_model.safetensors", e) == 0)
+    if (record &&
+        ckpt_files_verify(fd, record, "adapter_model.safetensors", &w->s->stopping, e) == 0)
         a = adapter_read(fd, c->id, 1.0, config, false, &problem, e);
     adapter_problem_clear(&problem);
     json_decref(record);

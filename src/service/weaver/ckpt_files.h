@@ -10,6 +10,7 @@
 #define SERVICE_WEAVER_CKPT_FILES_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -38,8 +39,9 @@ int ckpt_files_dir(struct weaver *w, const char *model_id, const char *id, struc
 json_t *ckpt_files_record(int dir_fd, struct err *e);
 /* sha256 that the record has for a file; NULL: not there. */
 const char *ckpt_record_sha(const json_t *record, const char *file);
-/* Hashes the file and compares. */
-int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, struct err *e);
+/* Hashes the file and compares. ERR_CANCELLED once *stop is true; NULL: never. */
+int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, const atomic_bool *stop,
+                      struct err *e);
 /* The adapter of a checkpoint, verified, for a base of this config; counted. */
 struct adapter *ckpt_files_adapter(struct weaver *w, const struct w_ckpt *c,
                                    const struct model_config *config, struct err *e);

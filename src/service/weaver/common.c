@@ -21,6 +21,9 @@ int w_refuse_err(struct refusal *r, const struct err *e)
                       e->msg);
     case ERR_SPACE:
         return refuse(r, REFUSAL_W_STORAGE_FULL, "There is no room: %s.", e->msg);
+    case ERR_CANCELLED:
+        return refuse(r, REFUSAL_W_SERVER_RESTARTED,
+                      "The server is being stopped; ask again when it runs.");
     default:
         return refuse(r, REFUSAL_W_INTERNAL_ERROR, "%s", e->msg);
     }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -292,9 +293,21 @@ static size_t bytes_in(int dir_fd, struct err *e)
     return bytes;
 }
 
+/* What is read for a server that is being stopped is of no use. */
+static int piece_read(void *arg, uint64_t done, uint64_t total)
+{
+    struct service *s = arg;
+
+    (void)total;
+    if (done > 0)
+        faults_read_delay(s->faults, &s->stopping);
+    return atomic_load(&s->stopping);
+}
+
 static struct image *load(struct image_cache *c, int dir_fd, const char *sha256, struct err *e)
 {
-    struct image_load how = {.f32_ok = true, .hash = sha256 != NULL};
+    struct image_load how = {
+        .progress = piece_read, .arg = c->s, .f32_ok = true, .hash = sha256 != NULL};
     size_t bytes = bytes_in(dir_fd, e);
     struct image *im = NULL;
     char *path;

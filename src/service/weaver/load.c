@@ -127,13 +127,13 @@ int weaver_load(struct weaver *w, struct weaver_call *c, struct refusal *r)
 /* ---- reading ---- */
 
 /* Verified and opened: the moments, and the masters where they have a file of their own. */
-static int open_optimizer(int dir_fd, const json_t *record, int fds[FROZEN_FILES], int *n,
-                          struct err *e)
+static int open_optimizer(const struct weaver *w, int dir_fd, const json_t *record,
+                          int fds[FROZEN_FILES], int *n, struct err *e)
 {
     static const char *const names[] = {TRAIN_MOMENTS_FILE, TRAIN_MASTERS_FILE};
 
     for (*n = 0; *n < FROZEN_FILES && (*n == 0 || ckpt_record_sha(record, names[*n])); ++*n) {
-        if (ckpt_files_verify(dir_fd, record, names[*n], e) < 0)
+        if (ckpt_files_verify(dir_fd, record, names[*n], &w->s->stopping, e) < 0)
             return -1;
         fds[*n] = fs_open_beneath(dir_fd, names[*n], O_RDONLY, 0, FS_LINKS_NONE, e);
         if (fds[*n] < 0)
@@ -149,7 +149,7 @@ static int read_optimizer(struct train_op *t, int dir_fd, const json_t *record, 
 
     if (!t->include_optimizer)
         return 0;
-    if (open_optimizer(dir_fd, record, fds, &n, e) == 0)
+    if (open_optimizer(t->w, dir_fd, record, fds, &n, e) == 0)
         t->engine.state = trainer_state_read(run_trainer(t->run->run), fds, n, step, e);
     while (n > 0)
         fs_close(fds[--n]);
@@ -191,7 +191,7 @@ static int read_files(struct weaver *w, struct train_op *t, struct refusal *r)
     fs_close(fd);
     if (rc == 0)
         return 0;
-    if (e.code == ERR_NOMEM || e.code == ERR_SPACE)
+    if (e.code == ERR_NOMEM || e.code == ERR_SPACE || e.code == ERR_CANCELLED)
         return w_refuse_err(r, &e);
     if (e.code == ERR_CONFLICT)
         return refuse(r, REFUSAL_W_CHECKPOINT_INCOMPATIBLE, "The checkpoint does not fit: %s",

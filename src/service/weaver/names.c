@@ -24,6 +24,8 @@ bool weaver_names(const char *model)
 /* The training API's refusal in the words of /v1. */
 static int translate(const struct refusal *from, struct refusal *r)
 {
+    if (from->code == REFUSAL_W_SERVER_RESTARTED)
+        return refuse(r, REFUSAL_V1_MODEL_BUSY, "%s", from->message);
     if (from->code == REFUSAL_W_OUT_OF_MEMORY)
         return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "%s", from->message);
     if (from->code == REFUSAL_W_CHECKPOINT_EXPIRED)

@@ -143,7 +143,7 @@ static int read_one(const struct walk *w, int dir, const char *model, const char
     if (rc == 0 && w->req->verify)
         json_object_foreach (json_object_get(record, "files"), name, f) {
             if (rc == 0)
-                rc = ckpt_files_verify(dir, record, name, e);
+                rc = ckpt_files_verify(dir, record, name, NULL, e);
         }
     json_decref(record);
     return rc;

@@ -100,9 +100,9 @@ static struct adapter *adapter_in_use(struct weaver *w, const char *checkpoint_i
 
 static int refuse_files(const struct err *e, struct refusal *r)
 {
-    return e->code == ERR_NOMEM ? w_refuse_err(r, e)
-                                : refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT,
-                                         "The checkpoint cannot be used: %s", e->msg);
+    if (e->code == ERR_NOMEM || e->code == ERR_CANCELLED)
+        return w_refuse_err(r, e);
+    return refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT, "The checkpoint cannot be used: %s", e->msg);
 }
 
 static int read_adapter(struct weaver *w, struct w_sampler *s, struct refusal *r)

@@ -397,6 +397,34 @@ static void the_spare_serves_what_is_about_its_size_and_nothing_else(void **stat
     image_bank_unref(b);
 }
 
+static int once_then_no_more(void *arg, uint64_t done, uint64_t total)
+{
+    int *calls = arg;
+
+    assert_int_equal(done, 0);
+    assert_int_equal(total, (uint64_t)64 << 20);
+    return ++*calls == 2;
+}
+
+static void making_memory_is_cut_short_when_it_is_not_wanted_any_more(void **state)
+{
+    struct image_bank *b = new_bank();
+    size_t bytes = (size_t)64 << 20, got = 0;
+    struct err e = {0};
+    int calls = 0;
+
+    (void)state;
+    assert_null(image_bank_take_for(b, bytes, &got, once_then_no_more, &calls, &e));
+    assert_int_equal(e.code, ERR_CANCELLED);
+    assert_int_equal(calls, 2);
+    unsigned char *block = image_bank_take_for(b, bytes, &got, NULL, NULL, &e);
+
+    assert_non_null(block);
+    assert_int_equal(block[bytes - 1], 0);
+    image_bank_give(b, block, got);
+    image_bank_unref(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +441,7 @@ int main(void)
         cmocka_unit_test(staged_weights_are_those_of_the_file),
         cmocka_unit_test(an_image_is_found_by_its_file_while_it_lives_and_is_not_written),
         cmocka_unit_test(the_spare_serves_what_is_about_its_size_and_nothing_else),
+        cmocka_unit_test(making_memory_is_cut_short_when_it_is_not_wanted_any_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
