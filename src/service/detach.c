@@ -1,15 +1,23 @@
 /* service/detach.c - the end of an attachment: by its holder, or by an operator when it is stale.
- */
+ *
+ * The weights are copied back into private memory, and so is what a running save has not read yet:
+ * who has detached is bound by nothing. Without memory for that nothing is changed. */
+#include <stdio.h>
+
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/image.h"
+#include "engine/image_bank.h"
 #include "engine/snapshot.h"
 #include "service/body.h"
+#include "service/memory.h"
 #include "service/op.h"
 #include "service/service.h"
 #include "service/times.h"
 #include "service/weights.h"
+#include "tensor/weights.h"
 
 struct detach_op {
     struct op op; /* first: the checks take a struct op */
@@ -72,6 +80,17 @@ static int check_no_load(void *ctx, struct refusal *r)
                                                                             : 0;
 }
 
+/* The spare serves at once; fresh memory is asked for before the system ends who takes too much. */
+static int check_detach_memory(void *ctx, struct refusal *r)
+{
+    const struct op *op = ctx;
+    size_t bytes = op->image ? op->image->weights->bytes : 0;
+
+    if (image_bank_spare_bytes(engine_bank(op->s->engine)) >= bytes)
+        return 0;
+    return memory_refuse(op->s, bytes, false, r);
+}
+
 static const struct refusal_rule detach_request_rules[] = {
     {"token", check_token},
     {"body", check_detach_body},
@@ -83,6 +102,7 @@ static const struct refusal_rule detach_rules[] = {
     {"NOT_ATTACHED", check_attached},
     {"NOT_ATTACHMENT_HOLDER", check_holder},
     {"WEIGHTS_NOT_CLEAN", check_no_commit},
+    {"INSUFFICIENT_MEMORY", check_detach_memory},
     {0},
 };
 
@@ -90,8 +110,29 @@ static const struct refusal_rule force_rules[] = {
     {"NOT_ATTACHED", check_attached},
     {"ATTACHMENT_NOT_STALE", check_stale},
     {"WEIGHTS_NOT_CLEAN", check_no_load},
+    {"INSUFFICIENT_MEMORY", check_detach_memory},
     {0},
 };
+
+static int refuse_no_memory(const struct image *im, const struct err *why, struct refusal *r)
+{
+    if (why->code != ERR_NOMEM)
+        return refuse_internal(r, why);
+    memory_refuse_failed(im->weights->bytes, why, r);
+    snprintf(r->message, sizeof r->message,
+             "There is no memory to take the weights back (%s). The attachment stays; detach again "
+             "when a running save has ended or memory is free.",
+             why->msg);
+    return -1;
+}
+
+/* A save may still be reading the arena. */
+static int keep_for_saves(struct service *s, const struct image *shared, struct err *e)
+{
+    if (faults_take(s->faults, "detach_save"))
+        return err_nomem(e);
+    return snapshot_detach_all(s->engine, shared, e);
+}
 
 static int begin_leaving(struct op *op, struct refusal *r)
 {
@@ -99,19 +140,21 @@ static int begin_leaving(struct op *op, struct refusal *r)
     struct weights_state *w = op->s->weights;
     struct err e = {0};
 
-    (void)r;
+    if (op->image && keep_for_saves(op->s, op->image, &e) < 0)
+        return refuse_no_memory(op->image, &e, r);
     w->attachment.leaving = true;
     d->serial = w->attachment.serial;
     d->shared = op->image ? image_ref((struct image *)op->image) : NULL;
-    /* A save may still be reading the arena: who has detached is bound by nothing. */
-    if (d->shared && snapshot_detach_all(op->s->engine, d->shared, &e) < 0)
-        log_ev(LOG_WARNING, "weights_detach_snapshot", "cause=\"%s\"", e.msg);
-    if (w->condition == WEIGHTS_WRITING) { /* forced, in the middle of the client's commit */
-        w->condition = WEIGHTS_TORN;
-        log_ev(LOG_ERROR, "weights_torn", "identity=%s why=detached_while_writing",
-               w->attachment.identity);
-    }
     return 0;
+}
+
+static void tear_open_commit(struct weights_state *w)
+{
+    if (w->condition != WEIGHTS_WRITING) /* forced, in the middle of the client's commit */
+        return;
+    w->condition = WEIGHTS_TORN;
+    log_ev(LOG_ERROR, "weights_torn", "identity=%s why=detached_while_writing",
+           w->attachment.identity);
 }
 
 static int finish_leaving(struct op *op, struct refusal *r)
@@ -121,6 +164,7 @@ static int finish_leaving(struct op *op, struct refusal *r)
     struct served *served = engine_served(s->engine);
 
     (void)r;
+    tear_open_commit(s->weights);
     state_note_damage(s, d->shared); /* then the copy has holes */
     if (d->private && engine_resident(s->engine) == d->shared) {
         engine_set_resident(s->engine, d->private, served_ref(served));
@@ -141,6 +185,14 @@ static int stay(struct op *op, struct refusal *r)
     return 0;
 }
 
+static int copy_back(struct detach_op *d, struct err *e)
+{
+    if (faults_take(d->op.s->faults, "detach_copy"))
+        return err_nomem(e);
+    d->private = image_copy_private(d->shared, e);
+    return d->private ? 0 : -1;
+}
+
 static int detach(struct detach_op *d, struct refusal *r)
 {
     struct err e = {0};
@@ -148,9 +200,9 @@ static int detach(struct detach_op *d, struct refusal *r)
     if (refusal_walk(detach_request_rules, d, r) < 0 ||
         op_on_engine(&d->op, d->force ? force_rules : detach_rules, begin_leaving, r) < 0)
         return -1;
-    if (d->shared && !(d->private = image_copy_private(d->shared, &e))) {
+    if (d->shared && copy_back(d, &e) < 0) {
         op_on_engine(&d->op, NULL, stay, r);
-        return refuse_internal(r, &e);
+        return refuse_no_memory(d->shared, &e, r);
     }
     return op_on_engine(&d->op, NULL, finish_leaving, r);
 }

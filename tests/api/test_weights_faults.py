@@ -166,3 +166,38 @@ def test_where_memory_holds_one_model_the_resident_gives_its_place(faulty):
     assert ask(server)[1].startswith('"tiny-qwen3"')
     granted(load(server, None, OPERATOR, model_id=server.row))
     assert ask(server)[1].startswith('"tiny-llama"')
+
+
+@pytest.mark.parametrize("point", ["detach_save", "detach_copy"])
+def test_a_detach_without_memory_changes_nothing_and_the_next_one_works(faulty, point):
+    server = faulty(WEIGHTS_TEST_FAIL=point, WEIGHTS_TEST_WRITE_DELAY_MS="1000")
+    holder = Trainer(server)
+    before, answer, got = holder.digest(), ask(server)[0], []
+    saving = threading.Thread(target=lambda: got.append(holder.save("run", 1)))
+    saving.start()
+    wait_until(lambda: status(server)["save_in_progress"])
+    details = refused(holder.call("detach"), 507, "INSUFFICIENT_MEMORY")
+    assert details["snapshot_bytes"] > 0 and "The attachment stays" in details["user_message"]
+    assert status(server)["attached"] and status(server)["weights_state"] == "clean"
+    assert ask(server)[0] == answer
+    holder.do("heartbeat")
+    assert holder.detach()["weights_state"] == "clean"
+    holder.write(0x0008)  # who has detached still has the memory, and is bound by nothing
+    saving.join(60)
+    saved = granted(got[0], 201)
+    assert saved["weights_sha256"] == before == sha256(server.checkpoints / saved["path"] / "model.safetensors")
+    assert ask(server, saved["name"])[0] == answer
+
+
+def test_a_forced_detach_without_memory_leaves_the_open_commit_to_its_holder(faulty):
+    server = faulty(WEIGHTS_TEST_FAIL="detach_copy", WEIGHTS_HEARTBEAT_TIMEOUT_S="0.2")
+    holder = Trainer(server)
+    holder.do("quiesce")
+    holder.do("commit-begin")
+    wait_until(lambda: status(server)["attachment"]["state"] == "stale")
+    refused(server.weights("detach", {"force": True}, token=OPERATOR), 507, "INSUFFICIENT_MEMORY")
+    assert status(server)["weights_state"] == "writing"
+    wait_until(lambda: status(server)["attachment"]["state"] == "stale")
+    assert granted(server.weights("detach", {"force": True}, token=OPERATOR))["weights_state"] == "torn"
+    assert not status(server)["attached"]
+    granted(load(server, None, model_id=server.row))
