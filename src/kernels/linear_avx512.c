@@ -11,12 +11,6 @@
 
 enum { TILE_STEP = LANES };
 
-INLINE bool tile_takes(enum kern_dtype dtype)
-{
-    (void)dtype;
-    return true;
-}
-
 INLINE const char *tile_x(const struct linear_job *b, int row)
 {
     return (const char *)(b->x + row * b->ldx);
@@ -78,6 +72,10 @@ INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][4], const char 
 
 #include "kernels/tile_avx512.h"
 
+TILES_OF(F32)
+TILES_OF(F16)
+TILES_OF(BF16)
+
 void linear_avx512(float *y, int ldy, const float *x, int ldx, const void *px, int m,
                    const struct kern_matrix *w, int n0, int n1, const void *bias, bool accumulate,
                    void *scratch, struct kern_ahead *ahead)
@@ -95,5 +93,15 @@ void linear_avx512(float *y, int ldy, const float *x, int ldx, const void *px, i
 
     (void)px;
     (void)scratch;
-    linear_any(&b, n0);
+    switch (w->dtype) {
+    case KERN_F32:
+        linear_tiles(&b, &tiles_F32, n0);
+        break;
+    case KERN_F16:
+        linear_tiles(&b, &tiles_F16, n0);
+        break;
+    case KERN_BF16:
+        linear_tiles(&b, &tiles_BF16, n0);
+        break;
+    }
 }

@@ -17,11 +17,6 @@ INLINE size_t row_elements(int k)
     return ((size_t)k + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
 }
 
-INLINE bool tile_takes(enum kern_dtype dtype)
-{
-    return dtype == KERN_BF16;
-}
-
 INLINE const char *tile_x(const struct linear_job *b, int row)
 {
     return (const char *)b->px + (size_t)row * row_elements(b->w->k) * sizeof(uint16_t);
@@ -56,6 +51,8 @@ INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][4], const char 
 }
 
 #include "kernels/tile_avx512.h"
+
+TILES_OF(BF16)
 
 /* The conversion instruction rounds to nearest even and writes denormals as zero. */
 void linear_x_bf16(void *px, const float *x, int ldx, int m0, int m1, int k)
@@ -92,5 +89,5 @@ void linear_bf16(float *y, int ldy, const float *x, int ldx, const void *px, int
     if (!px || w->dtype != KERN_BF16)
         linear_avx512(y, ldy, x, ldx, px, m, w, n0, n1, bias, accumulate, scratch, ahead);
     else
-        linear_any(&b, n0);
+        linear_tiles(&b, &tiles_BF16, n0);
 }

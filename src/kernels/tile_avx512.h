@@ -23,7 +23,7 @@ enum {
     TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
     PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
     X_BLOCK = 256 * 1024, /* bytes of x that stay in the second cache */
-    FEW_ROWS = 24,        /* up to here a tile's outputs go through all rows before the next ones */
+    FEW_ROWS = 0,         /* up to here a tile's outputs go through all rows before the next ones */
     GROUPS = 4, /* beyond, 6 rows of x meet this many tiles of outputs in the first cache */
 };
 
@@ -107,79 +107,107 @@ INLINE void clear_tile(int R, __m512 acc[TILE_ROWS][TILE_OUT])
             acc[r][i] = _mm512_setzero_ps();
 }
 
-/* The prefetch goes to the second cache: it holds more requests in flight than the first. */
-INLINE void prefetch_lines(const char *const w[TILE_OUT], size_t at)
+/* What a tile asks for while it multiplies, into the second cache: it holds more requests in flight
+ * than the first. `lines` for each line of its own rows; `later` ones of somebody else, one each.
+ */
+struct fetch {
+    const char *at, *later;
+    int lines, n_later;
+};
+
+INLINE void fetch_lines(struct fetch *f)
 {
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE_OUT; i++)
-        _mm_prefetch(w[i] + at, _MM_HINT_T1);
+    for (int i = 0; i < f->lines; i++, f->at += LINE)
+        _mm_prefetch(f->at, _MM_HINT_T1);
+    if (--f->n_later >= 0)
+        _mm_prefetch(f->later + (ptrdiff_t)f->n_later * LINE, _MM_HINT_T1);
 }
 
-/* `ahead` bytes from here lie the rows of a later tile; 0: they were asked for, and lines that
- * others read later have their turn. */
-INLINE void run_tile(const struct linear_job *b, int R, enum kern_dtype dtype, int row,
-                     struct outputs o, size_t ahead)
+INLINE void multiply_tile(int R, enum kern_dtype dtype, __m512 acc[TILE_ROWS][TILE_OUT],
+                          const char *x, size_t ldx, const char *const w[TILE_OUT], int left,
+                          struct fetch *f)
 {
-    size_t size = kern_dtype_bytes(dtype);
-    size_t ldx = tile_x_stride(b);
-    const char *x = tile_x(b, row);
-    int line = LINE / (int)size;
-    int left = b->w->k;
-    const char *w[TILE_OUT];
-    __m512 acc[TILE_ROWS][TILE_OUT];
-    const char *later = NULL;
-    int k = 0, n_later = 0;
+    int line = LINE / (int)kern_dtype_bytes(dtype), k = 0;
 
-    for (int i = 0; i < TILE_OUT; i++)
-        w[i] = weight_row(b, o.j + i * o.stride, size);
     clear_tile(R, acc);
-    if (!ahead && b->later)
-        later = later_lines(b->later, left / line, &n_later);
     for (; left >= line; left -= line) {
-        if (ahead)
-            prefetch_lines(w, (size_t)k * size + ahead);
-        else if (n_later-- > 0)
-            _mm_prefetch(later + (ptrdiff_t)n_later * LINE, _MM_HINT_T1);
+        fetch_lines(f);
         for (int end = k + line; k < end; k += TILE_STEP)
             tile_step(R, dtype, acc, x, ldx, w, k, TILE_STEP);
     }
     for (; left > 0; left -= TILE_STEP, k += TILE_STEP)
         tile_step(R, dtype, acc, x, ldx, w, k, left);
-    put_tile(b, R, row, o, acc);
 }
 
-#define RUN_TILE(R)                                                                               \
-    static void run_tile_##R(const struct linear_job *b, int row, struct outputs o, size_t ahead) \
-    {                                                                                             \
-        if (tile_takes(KERN_F32) && b->w->dtype == KERN_F32)                                      \
-            run_tile(b, R, KERN_F32, row, o, ahead);                                              \
-        else if (tile_takes(KERN_F16) && b->w->dtype == KERN_F16)                                 \
-            run_tile(b, R, KERN_F16, row, o, ahead);                                              \
-        else                                                                                      \
-            run_tile(b, R, KERN_BF16, row, o, ahead);                                             \
+/* Rows [row, row + R) times the outputs of `n` tiles from j on. One function for each R and dtype:
+ * what differs from tile to tile has to fit into registers, or its turn costs as much as a tenth of
+ * the products. */
+INLINE void run_tiles(const struct linear_job *b, int R, enum kern_dtype dtype, int row, int j,
+                      int n, struct fetch f)
+{
+    size_t row_bytes = (size_t)b->w->k * kern_dtype_bytes(dtype), ldx = tile_x_stride(b);
+    const char *x = tile_x(b, row), *first = weight_row(b, j, kern_dtype_bytes(dtype));
+    __m512 acc[TILE_ROWS][TILE_OUT];
+
+    for (; n > 0 && j < b->n1; n--, j += TILE_OUT, first += TILE_OUT * row_bytes) {
+        int last = b->n1 - 1 - j;
+        const char *const w[TILE_OUT] = {
+            first,
+            first + (size_t)(last < 1 ? last : 1) * row_bytes,
+            first + (size_t)(last < 2 ? last : 2) * row_bytes,
+            first + (size_t)(last < 3 ? last : 3) * row_bytes,
+        };
+
+        multiply_tile(R, dtype, acc, x, ldx, w, b->w->k, &f);
+        put_tile(b, R, row, (struct outputs){j, 1}, acc);
     }
+}
 
-RUN_TILE(1)
-RUN_TILE(2)
-RUN_TILE(3)
-RUN_TILE(4)
-RUN_TILE(5)
-RUN_TILE(6)
+/* One row of x times outputs [j, end) and those one, two and three strides on. */
+INLINE void run_row(const struct linear_job *b, enum kern_dtype dtype, int j, int end, int stride)
+{
+    struct fetch none = {0};
+    __m512 acc[TILE_ROWS][TILE_OUT];
 
-typedef void run_tile_fn(const struct linear_job *b, int row, struct outputs o, size_t ahead);
+    for (; j < end; j++) {
+        const char *w[TILE_OUT];
 
-static run_tile_fn *const run_tiles[TILE_ROWS] = {
-    run_tile_1, run_tile_2, run_tile_3, run_tile_4, run_tile_5, run_tile_6,
+        for (int i = 0; i < TILE_OUT; i++)
+            w[i] = weight_row(b, j + i * stride, kern_dtype_bytes(dtype));
+        multiply_tile(1, dtype, acc, tile_x(b, 0), 0, w, b->w->k, &none);
+        put_tile(b, 1, 0, (struct outputs){j, stride}, acc);
+    }
+}
+
+/* The functions for one dtype of W. */
+struct tiles {
+    void (*row)(const struct linear_job *b, int j, int end, int stride);
+    void (*rows[TILE_ROWS])(const struct linear_job *b, int row, int j, int n, struct fetch f);
 };
 
-/* One row of x. */
-static void linear_row(const struct linear_job *b, int n0)
-{
-    int quarter = (b->n1 - n0 + TILE_OUT - 1) / TILE_OUT;
+#define RUN_TILES(R, dtype)                                                                \
+    static void run_tiles_##dtype##_##R(const struct linear_job *b, int row, int j, int n, \
+                                        struct fetch f)                                    \
+    {                                                                                      \
+        run_tiles(b, R, KERN_##dtype, row, j, n, f);                                       \
+    }
 
-    for (int j = n0; j < n0 + quarter; j++)
-        run_tile_1(b, 0, (struct outputs){j, quarter}, 0);
-}
+#define TILES_OF(dtype)                                                                 \
+    static void run_row_##dtype(const struct linear_job *b, int j, int end, int stride) \
+    {                                                                                   \
+        run_row(b, KERN_##dtype, j, end, stride);                                       \
+    }                                                                                   \
+    RUN_TILES(1, dtype)                                                                 \
+    RUN_TILES(2, dtype)                                                                 \
+    RUN_TILES(3, dtype)                                                                 \
+    RUN_TILES(4, dtype)                                                                 \
+    RUN_TILES(5, dtype)                                                                 \
+    RUN_TILES(6, dtype)                                                                 \
+    static const struct tiles tiles_##dtype = {                                         \
+        run_row_##dtype,                                                                \
+        {run_tiles_##dtype##_1, run_tiles_##dtype##_2, run_tiles_##dtype##_3,           \
+         run_tiles_##dtype##_4, run_tiles_##dtype##_5, run_tiles_##dtype##_6},          \
+    };
 
 /* How many rows of x stay in the second cache beside the weights. */
 static int rows_in_cache(const struct linear_job *b)
@@ -189,19 +217,37 @@ static int rows_in_cache(const struct linear_job *b)
     return rows < 4 * TILE_ROWS ? 4 * TILE_ROWS : rows > INT16_MAX ? INT16_MAX : (int)rows;
 }
 
-/* Rows [row0, row1) of x times `groups` tiles of outputs from j on. */
-static void linear_block(const struct linear_job *b, int row0, int row1, int j, int groups,
-                         size_t ahead)
+/* Every tile of a block asks for a part of what `ahead` bytes on follows the block's rows of W: one
+ * that asked for all of it would outrun memory, and the others would leave it idle. */
+static struct fetch fetch_of(const struct linear_job *b, int tile, int tiles, int j, int groups,
+                             size_t ahead)
 {
-    for (int row = row0, R; row < row1; row += R) {
+    size_t size = kern_dtype_bytes(b->w->dtype);
+    int steps = b->w->k * (int)size / LINE * groups, lines = (TILE_OUT + tiles - 1) / tiles;
+    struct fetch f = {0};
+
+    if (tile * lines < TILE_OUT) {
+        f.lines = lines;
+        f.at = weight_row(b, j, size) + ahead + (size_t)(tile * lines) * (size_t)steps * LINE;
+    }
+    if (tile > 0 && b->later)
+        f.later = later_lines(b->later, steps, &f.n_later);
+    return f;
+}
+
+/* Rows [row0, row1) of x times `groups` tiles of outputs from j on. */
+static void linear_block(const struct linear_job *b, const struct tiles *t, int row0, int row1,
+                         int j, int groups, size_t ahead)
+{
+    int n = (row1 - row0 + TILE_ROWS - 1) / TILE_ROWS;
+
+    for (int row = row0, i = 0, R; row < row1; row += R, i++) {
         R = tile_rows(row1 - row, TILE_ROWS);
-        for (int g = 0; g < groups && j + g * TILE_OUT < b->n1; g++)
-            run_tiles[R - 1](b, row, (struct outputs){j + g * TILE_OUT, 1},
-                             row == row0 ? ahead : 0);
+        t->rows[R - 1](b, row, j, groups, fetch_of(b, i, n, j, groups, ahead));
     }
 }
 
-static void linear_rows(const struct linear_job *b, int n0)
+static void linear_rows(const struct linear_job *b, const struct tiles *t, int n0)
 {
     size_t row_bytes = (size_t)b->w->k * kern_dtype_bytes(b->w->dtype);
     int groups = b->m <= FEW_ROWS ? 1 : GROUPS;
@@ -214,16 +260,18 @@ static void linear_rows(const struct linear_job *b, int n0)
                                                : NULL;
 
         for (int j = n0; j < b->n1; j += groups * TILE_OUT)
-            linear_block(b, row, b->m - row < block ? b->m : row + block, j, groups,
+            linear_block(b, t, row, b->m - row < block ? b->m : row + block, j, groups,
                          prefetch_from(b, j, row_bytes, ahead, after));
     }
 }
 
-static void linear_any(const struct linear_job *b, int n0)
+static void linear_tiles(const struct linear_job *b, const struct tiles *t, int n0)
 {
+    int quarter = (b->n1 - n0 + TILE_OUT - 1) / TILE_OUT;
+
     if (b->m == 1)
-        linear_row(b, n0);
+        t->row(b, n0, n0 + quarter, quarter);
     else
-        linear_rows(b, n0);
+        linear_rows(b, t, n0);
 }
 #endif
