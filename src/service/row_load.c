@@ -152,7 +152,7 @@ static int read_image(struct row_work *w, struct refusal *r)
         w->image = image_load_opened(engine_bank(w->s->engine), &w->md, w->config, w->dir_fd, path,
                                      &how, &e);
     free(path);
-    if (w->image)
+    if (w->image && !(w->l->dropped && faults_take(w->s->faults, "load_name")))
         w->served = resident_of_row(&w->row);
     if (w->image && !w->served)
         err_nomem(&e);

@@ -155,6 +155,25 @@ def test_a_checkpoint_that_replaces_the_resident_first_leaves_its_row_ready(faul
     assert server.call("DELETE", f"/api/models/{server.row}").status == 200
 
 
+@pytest.mark.parametrize("kind", ["path", "model_id"])
+def test_memory_that_ends_at_the_swap_of_a_reload_leaves_torn_weights_and_a_load_mends(faulty, kind):
+    server = faulty(WEIGHTS_TEST_FAIL="load_name", WEIGHTS_TEST_MEM_AVAILABLE="310000", WEIGHTS_LOAD_PREFETCH="false")
+    body = {"path": Foreign(server.checkpoints, base="org/larger", model=MODELS / "tiny-lfm2").path}
+    if kind == "model_id":
+        body = {"model_id": server.register(MODELS / "tiny-lfm2")["id"]}
+    refused(load(server, None, OPERATOR, **body), 500, "WEIGHTS_LOAD_FAILED", mode="full_reload", weights_state="torn")
+    torn = status(server)
+    assert torn["weights_state"] == "torn" and torn["model"] is None and torn["serving"] == "refused"
+    assert audit_lines(server)[-1]["state_after"] == "torn"
+    got = server.complete()
+    assert got.status == 503 and got.json()["error"]["code"] == "weights_torn"
+    granted(load(server, None, OPERATOR, model_id=server.row))
+    assert status(server)["weights_state"] == "clean" and status(server)["serving"] == "serving"
+    assert ask(server)[1].startswith('"tiny-llama"')
+    granted(load(server, None, OPERATOR, **body))
+    assert status(server)["weights_state"] == "clean" and status(server)["model"]["name"] != "tiny-llama"
+
+
 def test_where_memory_holds_one_model_the_resident_gives_its_place(faulty):
     server = faulty(WEIGHTS_TEST_MEM_AVAILABLE="100000")  # tiny-llama has 272,200 bytes
     smaller = server.register(MODELS / "tiny-qwen3")["id"]  # 218,352
