@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -159,23 +160,32 @@ static void export_job(void *arg)
 {
     struct export_op *x = arg;
 
+    faults_write_delay(x->w->s->faults);
     w_op_running(x->w, &x->op);
     w_export_run(x->w, &x->op, &x->ckpt, &x->how);
+    w_ckpt_unpin(x->w, x->ckpt.id);
     w_op_unref(&x->op);
 }
 
+/* Its checkpoint is pinned from here to the end of the job. Consumes x. */
 static int start(struct weaver *w, struct export_op *x, struct weaver_call *c, struct refusal *r)
 {
     struct err e = {0};
     struct refusal late = {0};
 
+    if (w_ckpt_pin(w, x->ckpt.id, r) < 0) {
+        w_op_unref(&x->op);
+        return -1;
+    }
     if (w_op_begin(w, &x->op, r) < 0) {
+        w_ckpt_unpin(w, x->ckpt.id);
         w_op_unref(&x->op);
         return -1;
     }
     w_op_ref(&x->op);
     if (jobs_start(w->s->jobs, export_job, x, &e) < 0) {
         w_refuse_err(&late, &e);
+        w_ckpt_unpin(w, x->ckpt.id);
         w_op_fail(w, &x->op, &late);
         w_op_unref(&x->op);
     }

@@ -126,11 +126,14 @@ int weaver_checkpoint_delete(struct weaver *w, struct weaver_call *c, struct ref
 {
     struct w_ckpt k;
     struct err e = {0};
+    int rc;
 
     if (w_ckpt_find(w, c->key, &k, r) < 0)
         return -1;
-    if (w_ckpt_pinned(w, k.id))
+    if (!w_ckpt_ending(w, k.id))
         return refuse(r, REFUSAL_W_CHECKPOINT_IN_USE,
                       "The checkpoint is being read by an operation: try again when it has ended.");
-    return w_ckpt_delete(w, &k, &e) < 0 ? w_refuse_err(r, &e) : 0;
+    rc = w_ckpt_delete(w, &k, &e) < 0 ? w_refuse_err(r, &e) : 0;
+    w_ckpt_unpin(w, k.id);
+    return rc;
 }

@@ -19,10 +19,11 @@
 #include "service/weaver/operations.h"
 #include "service/weaver/rows.h"
 
-/* A checkpoint that something reads. */
+/* A checkpoint that something reads, or that is being removed. */
 struct w_pin {
     char id[UUID_TEXT];
     int uses;
+    bool ending; /* uses is 1: whoever removes it */
     struct w_pin *next;
 };
 
@@ -345,23 +346,63 @@ static struct w_pin **find_pin(struct weaver *w, const char *id)
     return at;
 }
 
-int w_ckpt_pin(struct weaver *w, const char *id, struct refusal *r)
+/* One use more; `ending` must be the only one, and bears no other beside it. */
+static int add_use(struct weaver *w, const char *id, bool ending, bool *taken)
 {
     struct w_pin *fresh = calloc(1, sizeof *fresh), **at;
 
     if (!fresh)
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return -1;
     pthread_mutex_lock(&w->lock);
     at = find_pin(w, id);
+    *taken = *at && (ending || (*at)->ending);
     if (!*at) {
         str_copy(fresh->id, sizeof fresh->id, id);
+        fresh->ending = ending;
         *at = fresh;
         fresh = NULL;
     }
-    (*at)->uses++;
+    if (!*taken)
+        (*at)->uses++;
     pthread_mutex_unlock(&w->lock);
     free(fresh);
     return 0;
+}
+
+static int refuse_expired(const char *ref, struct refusal *r)
+{
+    return refuse(r, REFUSAL_W_CHECKPOINT_EXPIRED, "The checkpoint '%.300s' has expired.", ref);
+}
+
+/* Its row is looked at again: it may have been removed between the look and the pin. */
+static int check_there(struct weaver *w, const char *id, struct refusal *r)
+{
+    struct err e = {0};
+    struct w_ckpt c;
+    int rc = find_row(w, "id = ?1 AND status = 'completed'", id, NULL, &c, &e);
+
+    return rc < 0 ? w_refuse_err(r, &e) : rc == 0 ? refuse_expired(id, r) : 0;
+}
+
+int w_ckpt_pin(struct weaver *w, const char *id, struct refusal *r)
+{
+    bool taken = false;
+
+    if (add_use(w, id, false, &taken) < 0)
+        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+    if (taken)
+        return refuse_expired(id, r);
+    if (check_there(w, id, r) == 0)
+        return 0;
+    w_ckpt_unpin(w, id);
+    return -1;
+}
+
+bool w_ckpt_ending(struct weaver *w, const char *id)
+{
+    bool taken = false;
+
+    return add_use(w, id, true, &taken) == 0 && !taken;
 }
 
 void w_ckpt_unpin(struct weaver *w, const char *id)
@@ -378,17 +419,17 @@ void w_ckpt_unpin(struct weaver *w, const char *id)
     free(gone);
 }
 
-bool w_ckpt_pinned(struct weaver *w, const char *id)
-{
-    bool pinned;
-
-    pthread_mutex_lock(&w->lock);
-    pinned = *find_pin(w, id) != NULL;
-    pthread_mutex_unlock(&w->lock);
-    return pinned;
-}
-
 /* ---- the end of their time ---- */
+
+static void remove_expired(struct weaver *w, const struct w_ckpt *c)
+{
+    struct err e = {0};
+
+    if (w_ckpt_delete(w, c, &e) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint_expired", "id=%s cause=\"%s\"", c->id, e.msg);
+    else
+        log_ev(LOG_INFO, "weaver_checkpoint_expired", "id=%s", c->id);
+}
 
 /* A change of expiry.json that the row missed: the process ended between the two. */
 static int bury(void *arg, const struct w_ckpt *c)
@@ -397,17 +438,13 @@ static int bury(void *arg, const struct w_ckpt *c)
     struct w_ckpt now = *c;
     struct err e = {0};
 
-    if (w_ckpt_pinned(w, c->id))
+    if (!w_ckpt_ending(w, c->id))
         return 0;
-    if (!ckpt_files_expired(w, &now, &e)) {
-        if (now.expires_ms != c->expires_ms && w_ckpt_follow(w, &now, &e) < 0)
-            log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
-        return 0;
-    }
-    if (w_ckpt_delete(w, c, &e) < 0)
-        log_ev(LOG_WARNING, "weaver_checkpoint_expired", "id=%s cause=\"%s\"", c->id, e.msg);
-    else
-        log_ev(LOG_INFO, "weaver_checkpoint_expired", "id=%s", c->id);
+    if (ckpt_files_expired(w, &now, &e))
+        remove_expired(w, c);
+    else if (now.expires_ms != c->expires_ms && w_ckpt_follow(w, &now, &e) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
+    w_ckpt_unpin(w, c->id);
     return 0;
 }
 

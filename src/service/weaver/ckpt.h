@@ -88,10 +88,11 @@ int w_ckpt_each(struct weaver *w, const char *where, const char *arg,
 void w_ckpt_last(struct weaver *w, const char *model_id, struct buf *out);
 
 /* ---- use ---- */
-/* While pinned its files are not removed. */
+/* While pinned its files are not removed. checkpoint_expired: they are, or are being removed. */
 int w_ckpt_pin(struct weaver *w, const char *id, struct refusal *r);
-void w_ckpt_unpin(struct weaver *w, const char *id);
-bool w_ckpt_pinned(struct weaver *w, const char *id);
+/* Nobody else has it, and until the unpin nobody gets it: it may be removed. */
+bool w_ckpt_ending(struct weaver *w, const char *id);
+void w_ckpt_unpin(struct weaver *w, const char *id); /* after either of the two */
 /* Sees to those whose time is over, and to old tombstones. */
 void w_ckpts_sweep(struct weaver *w);
 /* Rows that an earlier process left pending: finished, or dropped; directories whose rows it ended.
