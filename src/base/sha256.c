@@ -18,7 +18,7 @@ static void to_hex(const unsigned char *digest, char out[SHA256_HEX])
 {
     static const char digits[] = "0123456789abcdef";
 
-    for (int i = 0; i < SHA256_BYTES; i++) {
+    for (size_t i = 0; i < SHA256_BYTES; i++) {
         out[2 * i] = digits[digest[i] >> 4];
         out[2 * i + 1] = digits[digest[i] & 15];
     }

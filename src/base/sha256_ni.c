@@ -54,7 +54,7 @@ SHA_CODE __m128i big_endian(const unsigned char *bytes)
 }
 
 /* Four rounds on the words of the schedule that m[i % 4] holds. */
-SHA_CODE void four_rounds(struct words *w, __m128i m, int i)
+SHA_CODE void four_rounds(struct words *w, __m128i m, size_t i)
 {
     __m128i k = _mm_add_epi32(m, _mm_loadu_si128((const void *)(round_constants + 4 * i)));
 
@@ -63,7 +63,7 @@ SHA_CODE void four_rounds(struct words *w, __m128i m, int i)
 }
 
 /* The next four words of the schedule, in place of the oldest. */
-SHA_CODE void extend(__m128i m[4], int i)
+SHA_CODE void extend(__m128i m[4], size_t i)
 {
     __m128i *oldest = &m[i % 4], a = m[(i + 1) % 4], b = m[(i + 2) % 4], newest = m[(i + 3) % 4];
 
@@ -81,12 +81,12 @@ sha256_ni_pair(uint32_t *const state[2], const unsigned char *const bytes[2], si
         struct words x_before = x, y_before = y;
         __m128i mx[4], my[4];
 
-        for (int i = 0; i < 4; i++) {
+        for (size_t i = 0; i < 4; i++) {
             mx[i] = big_endian(from_x + 16 * i);
             my[i] = big_endian(from_y + 16 * i);
         }
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
+        for (size_t i = 0; i < 16; i++) {
             four_rounds(&x, mx[i % 4], i);
             four_rounds(&y, my[i % 4], i);
             if (i < 12) {

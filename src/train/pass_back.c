@@ -95,7 +95,7 @@ static void chains_run(void *arg, int item, int worker)
  * nor than a slice lets it be. */
 static long longest_item(const struct pass *p)
 {
-    long share = chains_products(&p->chains) * 2 / (3 * p->n_workers);
+    long share = chains_products(&p->chains) * 2 / (3 * (long)p->n_workers);
     long most = p->deadline ? slice_ms(p) * ITEM_PRODUCTS : share;
 
     return share < most ? share : most;
