@@ -26,6 +26,7 @@
 #include "service/load_write.h"
 #include "service/memory.h"
 #include "service/resident.h"
+#include "service/row_status.h"
 #include "service/row_load.h"
 #include "service/service.h"
 #include "service/times.h"
@@ -231,9 +232,13 @@ static int register_carrier(struct load_op *op, struct refusal *r)
 
     op->carrier_new = catalogue_get_by_path(op->op.s->db, op->dir, &row, &e) < 0;
     model_row_release(&row);
+    if (op->carrier_new && e.code != ERR_NOT_FOUND)
+        return refuse_internal(r, &e);
     if (catalogue_carrier(op->op.s->db, op->manifest.name, op->dir, true, &op->carrier, &ordinary,
-                          &e) == 0)
+                          &e) == 0) {
+        row_status_forget(op->op.s, op->carrier);
         return 0;
+    }
     if (e.code != ERR_CONFLICT)
         return refuse_internal(r, &e);
     return load_refuse_registered(op, op->carrier, op->manifest.name,
@@ -312,6 +317,7 @@ static int load_full(struct load_op *op, struct refusal *r)
         resident_note_rows(op->op.s, 0, op->carrier);
     } else if (catalogue_delete(op->op.s->db, op->carrier, &e) < 0) {
         log_ev(LOG_WARNING, "carrier_row", "cause=\"%s\"", e.msg);
+        resident_note_rows(op->op.s, 0, op->carrier); /* it stays, and can be deleted */
     }
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "base/fs.h"
 #include "service/models.h"
 #include "service/refusal.h"
+#include "service/row_status.h"
 #include "service/service.h"
 #include "service/weaver/weaver.h"
 #include "store/catalogue.h"
@@ -70,14 +71,17 @@ static int refuse_delete(struct service *s, const struct model_row *row, struct 
         row->name);
 }
 
-/* A load that began after the row was read keeps it: *gone stays false then. */
+/* A load that began after the row was read keeps it: *gone stays false then, and the row is looked
+ * at again. What the row is may not be written yet: that can take as long as a disk is full. */
 static int delete_row(struct service *s, const struct model_row *row, bool *gone, struct refusal *r)
 {
     struct err e = {0};
 
     *gone = catalogue_delete_idle(s->db, row->id, &e) == 0;
     if (!*gone)
-        return e.code == ERR_NOT_FOUND ? 0 : refuse_internal(r, &e);
+        return e.code == ERR_NOT_FOUND && row_status_written(s, row->id, &e) == 0
+                   ? 0
+                   : refuse_internal(r, &e);
     if (strcmp(row->source, "huggingface") == 0 && row->local_path && remove_cached(s, row, &e) < 0)
         return refuse_internal(r, &e);
     return 0;

@@ -18,6 +18,7 @@
 #include "service/op.h"
 #include "service/resident.h"
 #include "service/row_load.h"
+#include "service/row_status.h"
 #include "service/service.h"
 #include "service/times.h"
 #include "service/tokens.h"
@@ -99,8 +100,10 @@ int model_find(struct service *s, int64_t id, struct model_row *row, struct refu
 {
     struct err e = {0};
 
-    if (catalogue_get(s->db, id, row, &e) == 0)
+    if (catalogue_get(s->db, id, row, &e) == 0) {
+        row_status_correct(s, row, 1);
         return 0;
+    }
     return e.code == ERR_NOT_FOUND ? model_refuse_absent(id, r) : refuse_internal(r, &e);
 }
 
@@ -112,6 +115,7 @@ int models_list(struct service *s, json_t **data, struct refusal *r)
 
     if (catalogue_list(s->db, &rows, &n, &e) < 0)
         return refuse_internal(r, &e);
+    row_status_correct(s, rows, n);
     *data = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(*data, model_object(s, &rows[i]));
@@ -317,12 +321,12 @@ int models_load(struct service *s, int64_t id, const char *lease, const json_t *
     if (op_on_engine(&c.op, load_rules, claim_load, r) < 0)
         goto done;
     /* Before the answer: who asks for the row next finds it loading. */
-    if (catalogue_set_status(s->db, id, MODEL_LOADING, NULL, &e) < 0)
+    if (row_status_set(s, id, MODEL_LOADING, &e) < 0)
         rc = e.code == ERR_NOT_FOUND ? model_refuse_absent(id, r) : refuse_internal(r, &e);
     else
         rc = start_load(s, id, r);
     if (rc < 0) {
-        catalogue_set_status(s->db, id, c.row.status, NULL, &e);
+        row_status_note(s, id, c.row.status, c.row.error_message);
         op_on_engine(&c.op, NULL, release_claim, r);
         goto done;
     }

@@ -11,6 +11,7 @@
 #include "service/leases.h"
 #include "service/op.h"
 #include "service/refusal.h"
+#include "service/row_status.h"
 #include "service/service.h"
 #include "service/state.h"
 #include "store/catalogue.h"
@@ -116,18 +117,13 @@ static bool is_resident(struct service *s, int64_t row)
  * notes, too. The last note of a row is what it is. */
 static void note(struct service *s, int64_t row)
 {
-    struct err e = {0};
     bool resident;
 
     if (!row)
         return;
     do {
         resident = is_resident(s, row);
-        if (catalogue_set_status(s->db, row, resident ? MODEL_LOADED : MODEL_READY, NULL, &e) < 0) {
-            if (resident || e.code != ERR_NOT_FOUND) /* one that is ready may be deleted */
-                log_ev(LOG_WARNING, "catalogue_status", "row=%" PRId64 " cause=\"%s\"", row, e.msg);
-            return;
-        }
+        row_status_note(s, row, resident ? MODEL_LOADED : MODEL_READY, NULL);
     } while (is_resident(s, row) != resident);
 }
 

@@ -39,6 +39,6 @@ int resident_wait_room(struct service *s, struct refusal *r);
 void resident_log_discarded(const struct served *now);
 
 /* Row states after a swap or a failed one: each of the two rows (0: none) is loaded if it is the
- * resident's, else ready. Failures are logged only: the directories are the truth. */
+ * resident's, else ready. What the catalogue does not take is kept (service/row_status.h). */
 void resident_note_rows(struct service *s, int64_t old_row, int64_t new_row);
 #endif

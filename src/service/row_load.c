@@ -21,6 +21,7 @@
 #include "service/models.h"
 #include "service/refusal.h"
 #include "service/resident.h"
+#include "service/row_status.h"
 #include "service/service.h"
 #include "service/state.h"
 #include "store/catalogue.h"
@@ -212,11 +213,9 @@ static void note_failure(struct row_work *w, const struct refusal *r)
     enum model_status status = now && now->row_id == w->row.id ? MODEL_LOADED
                                : fine                          ? MODEL_READY
                                                                : MODEL_ERROR;
-    struct err e = {0};
 
-    if (w->row.id && catalogue_set_status(w->s->db, w->row.id, status,
-                                          status == MODEL_ERROR ? r->message : NULL, &e) < 0)
-        log_ev(LOG_WARNING, "catalogue_status", "cause=\"%s\"", e.msg);
+    if (w->row.id)
+        row_status_note(w->s, w->row.id, status, status == MODEL_ERROR ? r->message : NULL);
     served_unref(now);
 }
 
@@ -229,7 +228,7 @@ static int claim_row(struct row_work *w, struct refusal *r)
         return -1;
     if (w->row.status == MODEL_LOADING) /* each change of a row waits for the disk */
         return 0;
-    if (catalogue_set_status(w->s->db, w->l->id, MODEL_LOADING, NULL, &e) == 0)
+    if (row_status_set(w->s, w->l->id, MODEL_LOADING, &e) == 0)
         return 0;
     model_row_release(&w->row); /* nothing is wrong with the row: it does not go to error */
     return e.code == ERR_NOT_FOUND ? model_refuse_absent(w->l->id, r) : refuse_internal(r, &e);

@@ -13,6 +13,7 @@
 #include "service/jobs.h"
 #include "service/leases.h"
 #include "service/metrics.h"
+#include "service/row_status.h"
 #include "service/state.h"
 #include "service/weaver/weaver.h"
 
@@ -49,12 +50,13 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
     s->board = board_new(e);
     s->metrics = metrics_new(e);
     s->jobs = jobs_new(e);
+    s->row_status = row_status_new(e);
     s->leases = leases_new(s->settings->lease_ended_memory, e);
     s->grammars = grammar_cache_new(e);
     if (!s->weights)
         err_nomem(e);
-    if (!s->weights || !s->board || !s->metrics || !s->jobs || !s->leases || !s->grammars ||
-        new_boot_id(s->boot_id, e) < 0) {
+    if (!s->weights || !s->board || !s->metrics || !s->jobs || !s->row_status || !s->leases ||
+        !s->grammars || new_boot_id(s->boot_id, e) < 0) {
         service_close(s);
         return NULL;
     }
@@ -110,6 +112,7 @@ void service_close(struct service *s)
     grammar_cache_free(s->grammars);
     board_free(s->board);
     metrics_free(s->metrics);
+    row_status_free(s->row_status);
     free(s->weights);
     free(s);
 }

@@ -29,6 +29,7 @@ struct jobs;
 struct leases;
 struct metrics;
 struct roots;
+struct row_status;
 struct schema;
 struct tokens;
 struct weaver;
@@ -63,6 +64,7 @@ struct service {
     struct grammar_cache *grammars; /* owned; any thread */
     struct batches *batches;        /* owned; NULL without BATCH_FILES_DIR */
     struct metrics *metrics;        /* owned; any thread */
+    struct row_status *row_status;  /* owned; any thread but the engine's */
     struct jobs *jobs;              /* owned; work that goes on after its request was answered */
     int64_t started_wall_ms, started_ns;
     atomic_bool stopping; /* no file of weights is read any further */
