@@ -112,7 +112,8 @@ static int open_store(struct daemon *d, struct err *e)
         return -1;
     if (report.removed || report.emptied || report.failed)
         log_ev(report.failed ? LOG_WARNING : LOG_INFO, "checkpoint_sweep",
-               "removed=%d emptied=%d failed=%d", report.removed, report.emptied, report.failed);
+               "removed=%d emptied=%d failed=%d cause=\"%s\"", report.removed, report.emptied,
+               report.failed, report.why);
     d->schema = schema_load(d->config.settings.schema_file, e);
     if (d->schema && schema_problem(d->schema))
         log_ev(LOG_ERROR, "schema_ownership", "problem=\"%s\"", schema_problem(d->schema));

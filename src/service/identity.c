@@ -140,8 +140,10 @@ static int check_unlocked(void *ctx, struct refusal *r)
     struct err e = {0};
     int rc = 0;
 
-    if (op->image || !op->served || catalogue_get(op->s->db, op->served->row_id, &row, &e) < 0)
+    if (op->image || !op->served)
         return 0;
+    if (catalogue_get(op->s->db, op->served->row_id, &row, &e) < 0)
+        return e.code == ERR_NOT_FOUND ? 0 : refuse_internal(r, &e);
     if (row.locked)
         rc = refuse_param(r, REFUSAL_V1_MODEL_LOCKED, "model",
                           "The resident model '%s' is locked; POST /api/models/%" PRId64

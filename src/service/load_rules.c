@@ -346,9 +346,11 @@ static int check_not_registered(void *ctx, struct refusal *r)
 
     if (op->in_place)
         return 0;
-    catalogue_get_by_path(op->op.s->db, op->dir, &at, &e);
-    catalogue_get_by_name(op->op.s->db, op->manifest.name, &named, &e);
-    if (at.id && !at.checkpoint)
+    if ((catalogue_get_by_path(op->op.s->db, op->dir, &at, &e) < 0 && e.code != ERR_NOT_FOUND) ||
+        (catalogue_get_by_name(op->op.s->db, op->manifest.name, &named, &e) < 0 &&
+         e.code != ERR_NOT_FOUND))
+        rc = refuse_internal(r, &e);
+    else if (at.id && !at.checkpoint)
         rc = load_refuse_registered(op, at.id, at.name, "directory", r);
     else if (named.id && named.id != at.id && (at.id || !catalogue_carrier_lost(&named)))
         rc = load_refuse_registered(op, named.id, named.name, "name", r);

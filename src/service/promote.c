@@ -38,6 +38,8 @@ static int refuse_source(const struct refusal *own, const char *name, struct ref
         return refuse_with(r, REFUSAL_INSUFFICIENT_MEMORY, details, "%s", own->message);
     if (own->code == REFUSAL_W_CHECKPOINT_CORRUPT)
         return refuse_with(r, REFUSAL_CHECKPOINT_NOT_LOADABLE, details, "%s", own->message);
+    if (own->code == REFUSAL_W_INTERNAL_ERROR)
+        return refuse_with(r, REFUSAL_INTERNAL_ERROR, details, "%s", own->message);
     return refuse_with(r, REFUSAL_CHECKPOINT_NOT_FOUND, details, "%s", own->message);
 }
 
@@ -86,17 +88,19 @@ int check_promoted(void *ctx, struct refusal *r)
     struct refusal own = {0};
     struct err e = {0};
     int64_t row;
+    int rc;
 
     if (!s->weaver)
         return refuse_internal(
             r, &(struct err){.code = ERR_NOT_FOUND, .msg = "this server has no training API"});
     p->source = w_sampler_of_path(s->weaver, name, &own);
-    if (!p->source) {
+    row = p->source ? p->source->row_id : 0;
+    rc = p->source ? w_base_row(s->weaver, &row, p->source->base_model, &own) : -1;
+    if (rc < 0) {
         refuse_source(&own, name, r);
         refusal_clear(&own);
         return -1;
     }
-    row = w_base_row(s->weaver, p->source->row_id, p->source->base_model);
     if (catalogue_get(s->db, row, &p->base, &e) < 0)
         return e.code == ERR_NOT_FOUND ? refuse_base(p->source->base_model, name, r)
                                        : refuse_internal(r, &e);

@@ -154,3 +154,11 @@ def test_a_save_never_writes_through_a_hard_link_or_over_an_entry(where, servers
     assert status == 409 and answer["error"]["code"] == "CHECKPOINT_EXISTS", answer
     assert os.listdir(where + RUN + "/step-000001") == []
     assert TOKEN not in open(where + "/log").read()
+
+
+def test_what_the_clean_up_of_a_start_cannot_remove_is_told_with_its_cause(where, servers):
+    deep = "/".join(["d"] * 80)
+    os.makedirs(f"{where}/checkpoints/run/.tmp-step-000001-x/{deep}")
+    server = servers()
+    line = next(x for x in server.log_text().splitlines() if "checkpoint_sweep" in x)
+    assert "failed=1" in line and 'cause="d is left: too deep"' in line, line

@@ -12,13 +12,13 @@
 #include "service/weaver/impl.h"
 #include "store/catalogue.h"
 
-static int by_repository(struct weaver *w, const char *name, struct model_row *out)
+/* As in find. */
+static int by_repository(struct weaver *w, const char *name, struct model_row *out, struct err *e)
 {
     struct model_row *rows = NULL;
-    struct err ignored = {0};
     int n = 0, rc = -1;
 
-    if (catalogue_list(w->db, &rows, &n, &ignored) < 0)
+    if (catalogue_list(w->db, &rows, &n, e) < 0)
         return -1;
     for (int i = 0; i < n && rc < 0; i++)
         if (rows[i].repo_id && strcmp(rows[i].repo_id, name) == 0) {
@@ -27,14 +27,15 @@ static int by_repository(struct weaver *w, const char *name, struct model_row *o
             rc = 0;
         }
     catalogue_list_release(rows, n);
-    return rc;
+    return rc == 0 ? 0 : err_set(e, ERR_NOT_FOUND, "no model \"%s\"", name);
 }
 
-static int find(struct weaver *w, const char *name, struct model_row *out)
+/* -1 with ERR_NOT_FOUND: there is none. */
+static int find(struct weaver *w, const char *name, struct model_row *out, struct err *e)
 {
-    struct err ignored = {0};
-
-    return catalogue_get_by_name(w->db, name, out, &ignored) == 0 ? 0 : by_repository(w, name, out);
+    if (catalogue_get_by_name(w->db, name, out, e) == 0)
+        return 0;
+    return e->code == ERR_NOT_FOUND ? by_repository(w, name, out, e) : -1;
 }
 
 /* "name:4096": the number, and where the colon is; NULL when there is no such suffix. */
@@ -56,18 +57,21 @@ static const char *suffix_of(const char *name, int64_t *n)
 int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64_t *max_tokens,
                 struct refusal *r)
 {
+    struct err e = {0};
     const char *colon;
     int64_t n = 0;
     char *cut;
     int rc;
 
     *max_tokens = 0;
-    if (find(w, name, row) == 0)
+    if (find(w, name, row, &e) == 0)
         return 0;
-    colon = suffix_of(name, &n);
+    colon = e.code == ERR_NOT_FOUND ? suffix_of(name, &n) : NULL;
     cut = colon ? strndup(name, (size_t)(colon - name)) : NULL;
-    rc = cut ? find(w, cut, row) : -1;
+    rc = cut ? find(w, cut, row, &e) : -1;
     free(cut);
+    if (rc < 0 && e.code != ERR_NOT_FOUND)
+        return w_refuse_err(r, &e);
     if (rc < 0)
         return refuse(r, REFUSAL_W_BASE_MODEL_NOT_FOUND,
                       "There is no model '%.200s' in the catalogue: register it, or take a name of "
@@ -77,25 +81,31 @@ int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64
     return 0;
 }
 
-int64_t w_base_row(struct weaver *w, int64_t row_id, const char *name)
+int w_base_row(struct weaver *w, int64_t *row_id, const char *name, struct refusal *r)
 {
     struct model_row row = {0};
-    struct refusal ignored = {0};
-    struct err e = {0};
-    int64_t found = row_id, tokens;
+    struct err e = {.code = ERR_NOT_FOUND};
+    int64_t tokens;
+    int rc = *row_id ? catalogue_get(w->db, *row_id, &row, &e) : -1;
 
-    if (row_id == 0 || catalogue_get(w->db, row_id, &row, &e) < 0)
-        found = w_base_find(w, name, &row, &tokens, &ignored) == 0 ? row.id : 0;
+    if (rc < 0 && e.code != ERR_NOT_FOUND)
+        return w_refuse_err(r, &e);
+    if (rc < 0)
+        rc = w_base_find(w, name, &row, &tokens, r);
+    *row_id = rc == 0 ? row.id : 0;
     model_row_release(&row);
-    refusal_clear(&ignored);
-    return found;
+    if (rc == 0 || r->code != REFUSAL_W_BASE_MODEL_NOT_FOUND)
+        return rc;
+    refusal_clear(r); /* what needs the base says so */
+    return 0;
 }
 
 void w_base_plain(struct weaver *w, const char *name, struct buf *out)
 {
     struct model_row row = {0};
     int64_t ignored;
-    const char *colon = find(w, name, &row) == 0 ? NULL : suffix_of(name, &ignored);
+    struct err none = {0};
+    const char *colon = find(w, name, &row, &none) == 0 ? NULL : suffix_of(name, &ignored);
 
     buf_add(out, name, colon ? (size_t)(colon - name) : strlen(name));
     model_row_release(&row);
@@ -122,11 +132,13 @@ struct image *w_base_image_of(struct weaver *w, int64_t row_id, struct refusal *
     struct image *im = NULL;
     struct err e = {0};
 
-    if (catalogue_get(w->db, row_id, &row, &e) < 0)
+    if (catalogue_get(w->db, row_id, &row, &e) == 0)
+        im = w_base_image(w, &row, r);
+    else if (e.code == ERR_NOT_FOUND)
         refuse(r, REFUSAL_W_BASE_MODEL_NOT_FOUND,
                "The base model of this checkpoint is not in the catalogue any more.");
     else
-        im = w_base_image(w, &row, r);
+        w_refuse_err(r, &e);
     model_row_release(&row);
     return im;
 }

@@ -12,12 +12,13 @@ struct refusal;
 struct w_ckpt;
 struct weaver;
 
-/* The row (model_row_release), *max_tokens from the suffix or 0. base_model_not_found. */
+/* The row (model_row_release), *max_tokens from the suffix or 0. base_model_not_found, or why the
+ * catalogue cannot be read. */
 int w_base_find(struct weaver *w, const char *name, struct model_row *row, int64_t *max_tokens,
                 struct refusal *r);
-/* row_id as long as there is such a row; else the row that has the name now, as rows are made anew
- * by another registration or a reindex; 0: none. */
-int64_t w_base_row(struct weaver *w, int64_t row_id, const char *name);
+/* *row_id as long as there is such a row; else the row that has the name now, as rows are made anew
+ * by another registration or a reindex; 0: none. -1: the catalogue cannot be read. */
+int w_base_row(struct weaver *w, int64_t *row_id, const char *name, struct refusal *r);
 /* The name without that suffix: what others know the base by. */
 void w_base_plain(struct weaver *w, const char *name, struct buf *out);
 /* Its weights, counted; NULL with out_of_memory, or base_model_not_found for damaged files. */

@@ -257,8 +257,7 @@ int w_ckpt_find(struct weaver *w, const char *ref, struct w_ckpt *out, struct re
     if (strcmp(out->status, "completed") != 0)
         return refuse(r, REFUSAL_W_CHECKPOINT_NOT_READY,
                       "The checkpoint '%.300s' is still being saved.", ref);
-    out->row_id = w_base_row(w, out->row_id, out->base_model);
-    return 0;
+    return w_base_row(w, &out->row_id, out->base_model, r);
 }
 
 void w_ckpt_last(struct weaver *w, const char *model_id, struct buf *out)

@@ -137,13 +137,16 @@ int weaver_file(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     const char *name = c->rest;
     int64_t size, from = 0, n;
+    struct err e = {0};
     int fd;
 
     if (check_link(w, c, name, r) < 0)
         return -1;
-    fd = export_open(w, c->key, name, &size);
+    fd = export_open(w, c->key, name, &size, &e);
     if (fd < 0)
-        return refuse(r, REFUSAL_W_ARTIFACT_NOT_FOUND, "The file is not there any more.");
+        return e.code == ERR_NOT_FOUND
+                   ? refuse(r, REFUSAL_W_ARTIFACT_NOT_FOUND, "The file is not there any more.")
+                   : w_refuse_err(r, &e);
     c->file_size = n = size;
     if (parse_range(c->range, size, &from, &n)) {
         if (n == 0) {

@@ -212,18 +212,17 @@ int export_remove(struct weaver *w, const char *id, struct err *e)
     return rc;
 }
 
-int export_open(struct weaver *w, const char *id, const char *name, int64_t *bytes)
+int export_open(struct weaver *w, const char *id, const char *name, int64_t *bytes, struct err *e)
 {
     char path[2 * UUID_TEXT];
-    struct err ignored = {0};
     struct stat st;
     int dir, fd;
 
     snprintf(path, sizeof path, "%s/%s", folder, id);
-    dir = fs_open_beneath(w->root_fd, path, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_NONE, &ignored);
+    dir = fs_open_beneath(w->root_fd, path, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_NONE, e);
     if (dir < 0)
         return -1;
-    fd = fs_open_regular(dir, name, FS_LINKS_NONE, &st, &ignored);
+    fd = fs_open_regular(dir, name, FS_LINKS_NONE, &st, e);
     fs_close(dir);
     *bytes = fd < 0 ? 0 : (int64_t)st.st_size;
     return fd;

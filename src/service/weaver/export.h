@@ -16,6 +16,6 @@ struct weaver;
 json_t *export_write(struct weaver *w, const struct w_ckpt *c, bool merge, const char *id,
                      int64_t *bytes, struct refusal *r);
 int export_remove(struct weaver *w, const char *id, struct err *e);
-/* A file of an export for reading; -1: not there. */
-int export_open(struct weaver *w, const char *id, const char *name, int64_t *bytes);
+/* A file of an export for reading; -1, with ERR_NOT_FOUND: it is not there. */
+int export_open(struct weaver *w, const char *id, const char *name, int64_t *bytes, struct err *e);
 #endif

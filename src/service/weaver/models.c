@@ -391,7 +391,8 @@ static int refuse_ended_meanwhile(struct weaver *w, struct w_run *run, struct re
 
 static struct image *base_of(struct weaver *w, struct w_run *run, struct refusal *r)
 {
-    run->row_id = w_base_row(w, run->row_id, run->base_model);
+    if (w_base_row(w, &run->row_id, run->base_model, r) < 0)
+        return NULL;
     return w_base_image_of(w, run->row_id, r);
 }
 

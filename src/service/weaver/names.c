@@ -30,6 +30,8 @@ static int translate(const struct refusal *from, struct refusal *r)
         return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "%s", from->message);
     if (from->code == REFUSAL_W_CHECKPOINT_EXPIRED)
         return refuse_param(r, REFUSAL_V1_CHECKPOINT_EXPIRED, "model", "%s", from->message);
+    if (from->code == REFUSAL_W_INTERNAL_ERROR)
+        return refuse(r, REFUSAL_V1_SERVER_ERROR, "%s", from->message);
     return refuse_param(r, REFUSAL_V1_MODEL_NOT_FOUND, "model", "%s", from->message);
 }
 
