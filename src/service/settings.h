@@ -43,6 +43,7 @@ struct settings {
     const char *adapter_dir; /* or NULL: no adapters */
     /* training API */
     const char *weaver_dir; /* WEAVER_CHECKPOINT_DIR */
+    int weaver_max_ops;     /* WEAVER_MAX_OPERATIONS: of one identity that have not ended */
     const char *public_url; /* PUBLIC_URL: begin of download links; NULL: the request's Host */
     int64_t max_pack_mb;    /* CAIRN_MAX_PACK_MB: a tensor pack, decoded */
     int64_t memory_mb;      /* CAIRN_MEMORY_MB: images kept for runs and samplers; 0: 80 % */

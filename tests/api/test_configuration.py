@@ -22,6 +22,7 @@ BAD = [(name, value) for name in SECONDS for value in ("0", "-1", "nan", "inf", 
     ("LOG_LEVEL", "LOUD"), ("LOG_FORMAT", "xml"), ("MAX_CONCURRENT_REQUESTS", "0"), ("MAX_PENDING_REQUESTS", "many"),
     ("ENABLE_CONTINUOUS_BATCHING", "2"), ("EMBEDDINGS_MAX_INPUTS", "2049"), ("LEASE_DEFAULT_TTL_SECONDS", "7201"),
     ("QUEUE_DURATION_WINDOW", "2"), ("CAIRN_NUMERICS", "sloppy"), ("CAIRN_KERNELS", "abacus"), ("HOST", "0.0.0.0"),
+    ("WEAVER_MAX_OPERATIONS", "0"),
 ]
 
 

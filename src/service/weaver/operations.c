@@ -49,26 +49,65 @@ void w_op_unref(struct w_op *op)
     op->destroy(op);
 }
 
-int w_op_begin(struct weaver *w, struct w_op *op, struct refusal *r)
+/* Among those that have not ended, if its owner may have one more. */
+static int list_op(struct weaver *w, struct w_op *op, struct refusal *r)
+{
+    int most = w->s->settings->weaver_max_ops, open = 0;
+
+    pthread_mutex_lock(&w->lock);
+    for (const struct w_op *o = w->open_ops; o; o = o->next)
+        open += strcmp(o->owner, op->owner) == 0;
+    if (open < most) {
+        op->next = w->open_ops;
+        w->open_ops = w_op_ref(op);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (open < most)
+        return 0;
+    return refuse_with(
+        r, REFUSAL_W_RATE_LIMITED, json_pack("{s:i, s:i}", "open", open, "limit", most),
+        "'%s' has %d operations that have not ended: wait for some of them.", op->owner, open);
+}
+
+/* w->lock held. The list's reference is the caller's then. */
+static void unlist_op(struct weaver *w, const struct w_op *op)
+{
+    struct w_op **at = &w->open_ops;
+
+    while (*at && *at != op)
+        at = &(*at)->next;
+    if (*at)
+        *at = op->next;
+}
+
+static int write_begin(struct weaver *w, const struct w_op *op, struct err *e)
 {
     char *metadata = op->metadata ? w_dump(op->metadata) : NULL;
-    struct err e = {0};
-    int rc = *op->id ? 0 : uuid_new(op->id, &e);
-
-    if (rc == 0)
-        rc = db_run(w->ops, &e,
+    int rc = db_run(w->ops, e,
                     "INSERT INTO weaver_operations (id, type, model_id, owner, status, metadata,"
                     " created_ms) VALUES (?, ?, ?, ?, 'pending', ?, ?)",
                     "ttttti", op->id, op->type, *op->model_id ? op->model_id : NULL, op->owner,
                     metadata, op->created_ms);
+
     free(metadata);
-    if (rc < 0)
+    return rc;
+}
+
+int w_op_begin(struct weaver *w, struct w_op *op, struct refusal *r)
+{
+    struct err e = {0};
+
+    if (!*op->id && uuid_new(op->id, &e) < 0)
         return w_refuse_err(r, &e);
+    if (list_op(w, op, r) < 0)
+        return -1;
+    if (write_begin(w, op, &e) == 0)
+        return 0;
     pthread_mutex_lock(&w->lock);
-    op->next = w->open_ops;
-    w->open_ops = w_op_ref(op);
+    unlist_op(w, op);
     pthread_mutex_unlock(&w->lock);
-    return 0;
+    w_op_unref(op);
+    return w_refuse_err(r, &e);
 }
 
 void w_op_running(struct weaver *w, struct w_op *op)
@@ -93,15 +132,10 @@ static void write_end(struct weaver *w, struct w_op *op, enum w_status status)
 
 static void end(struct weaver *w, struct w_op *op, enum w_status status)
 {
-    struct w_op **at;
-
     write_end(w, op, status);
     pthread_mutex_lock(&w->lock);
     op->status = status;
-    for (at = &w->open_ops; *at && *at != op; at = &(*at)->next)
-        ;
-    if (*at)
-        *at = op->next;
+    unlist_op(w, op);
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     log_ev(LOG_DEBUG, "weaver_operation_ended", "id=%s type=%s model=%s status=%s ms=%lld", op->id,

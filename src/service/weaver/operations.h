@@ -47,6 +47,7 @@ void w_op_init(struct w_op *op, const char *type, const char *owner,
 struct w_op *w_op_ref(struct w_op *op);
 void w_op_unref(struct w_op *op); /* NULL is allowed */
 
+/* rate_limited: its owner has WEAVER_MAX_OPERATIONS that have not ended. */
 int w_op_begin(struct weaver *w, struct w_op *op, struct refusal *r);
 void w_op_running(struct weaver *w, struct w_op *op);
 /* The response is consumed; a buffer that failed makes the operation fail. */

@@ -258,7 +258,7 @@ int w_run_submit(struct weaver *w, struct train_op *t, struct weaver_call *c, st
 {
     t->op.ended = ended;
     if (w_op_begin(w, &t->op, r) < 0) {
-        train_op_unref(t);
+        w_run_drop(w, t);
         return -1;
     }
     w_op_ref(&t->op); /* the queue's, given back by the end of the operation */

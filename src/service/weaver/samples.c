@@ -96,27 +96,48 @@ static int slots(const struct weaver *w)
     return w->s->settings->max_concurrent + 2; /* the next ones wait inside the engine */
 }
 
-/* w->lock held. Paused ones left theirs. */
-static int in_slots(const struct weaver *w)
+/* w->lock held. Of one owner, or NULL: of all. Paused ones left theirs. */
+static int in_slots(const struct weaver *w, const char *owner)
 {
     int n = 0;
 
     for (const struct sample_op *x = w->sampling; x; x = x->next_running)
-        n += x->pause != PAUSE_IN_PLACE;
+        n += x->pause != PAUSE_IN_PLACE && (!owner || strcmp(x->op.owner, owner) == 0);
     return n;
+}
+
+/* w->lock held. The first one of the owner who has the fewest slots: who asks for thousands of
+ * samples does not keep another one waiting. NULL: nothing may begin. */
+static struct w_op **next_in_turn(struct weaver *w)
+{
+    struct w_op **best = NULL;
+    const char *last = NULL;
+    int least = slots(w);
+
+    for (struct w_op **at = &w->sample_queue; *at && least > 0; at = &(*at)->next_ended) {
+        int n;
+
+        if (paused(w, (struct sample_op *)*at) || (last && strcmp(last, (*at)->owner) == 0))
+            continue;
+        last = (*at)->owner;
+        n = in_slots(w, last);
+        if (n < least) {
+            best = at;
+            least = n;
+        }
+    }
+    return best;
 }
 
 /* Off the queue and among the running, or NULL. */
 static struct sample_op *take_next(struct weaver *w)
 {
     struct sample_op *x = NULL;
-    bool full;
+    struct w_op **at;
 
     pthread_mutex_lock(&w->lock);
-    full = in_slots(w) >= slots(w) || w->stopping;
-    for (struct w_op **at = &w->sample_queue; *at && !full; at = &(*at)->next_ended) {
-        if (paused(w, (struct sample_op *)*at))
-            continue;
+    at = in_slots(w, NULL) >= slots(w) || w->stopping ? NULL : next_in_turn(w);
+    if (at) {
         x = (struct sample_op *)*at;
         *at = x->op.next_ended;
         x->next_running = w->sampling;
@@ -125,7 +146,6 @@ static struct sample_op *take_next(struct weaver *w)
         x->pause = NOT_PAUSED;
         x->over = false;
         x->op.status = W_RUNNING;
-        break;
     }
     pthread_mutex_unlock(&w->lock);
     return x;

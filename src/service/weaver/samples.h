@@ -1,12 +1,13 @@
 /* service/weaver/samples.h - requests for samples and log-probabilities, on their way through the
  * engine.
  *
- * An operation waits in w->sample_queue until one of the slots is free and its model is not paused,
- * then the engine generates; events are gathered on the engine thread, and the finisher writes the
- * answer. A pause in place leaves a running one in the engine, with what it has computed but
- * without a slot; retract puts it back. That one, and one whose memory was needed meanwhile, begins
- * again when the model goes on, and since sampling is a pure function of (seed, sample, position)
- * it ends with the same tokens. */
+ * An operation waits in w->sample_queue until one of the slots is free and its model is not paused;
+ * of those that may begin, the owner's who has the fewest slots is next. Then the engine generates;
+ * events are gathered on the engine thread, and the finisher writes the answer. A pause in place
+ * leaves a running one in the engine, with what it has computed but without a slot; retract puts it
+ * back. That one, and one whose memory was needed meanwhile, begins again when the model goes on,
+ * and since sampling is a pure function of (seed, sample, position) it ends with the same tokens.
+ */
 #ifndef SERVICE_WEAVER_SAMPLES_H
 #define SERVICE_WEAVER_SAMPLES_H
 
