@@ -336,6 +336,7 @@ class Crowd:
     def __init__(self, server, clients=8, tokens=64):
         self.server, self.tokens, self.end = server, tokens, False
         self.gaps, self.asked, self.lost, self.mixed, self.late = [], 0, 0, 0, 0
+        self.first_ms, self.answer_ms = [], []
         self.threads = [threading.Thread(target=self._ask) for _ in range(clients)]
         for thread in self.threads:
             thread.start()
@@ -345,12 +346,15 @@ class Crowd:
             wanted = self.server.name()
             streams = Streams(self.server.address, "/v1/completions", body(wanted, self.tokens), 1)
             self.asked += 1
+            began = time.monotonic()
             try:
                 result = streams.finish()
             except SystemExit as answer:
                 gone = "status 404" in str(answer)  # the name was swapped away before the request came, as documented
                 self.late, self.lost = self.late + gone, self.lost + (not gone)
                 continue
+            self.answer_ms.append(1000 * (time.monotonic() - began))
+            self.first_ms.append(result["first_ms"][0])
             self.gaps.extend(result["gaps"][0][2:])
             self.lost += result["events"][0] != self.tokens
             self.mixed += not result["names"][0].startswith(f'"{wanted}"')
@@ -364,6 +368,7 @@ class Crowd:
 @bench("swap", "0.27 GB, not attached: 300 swaps between two checkpoints, one a second, while 8 clients stream", pairs=300)
 def swap(swaps):
     build("all")
+    program("bench_stream")  # before its clients ask for it all at once
     with Server() as s:
         s.load(smollm())
         info = s.attach()
@@ -392,6 +397,10 @@ def swap(swaps):
     t = Table("token gap, ms")
     t.rows = {"without swaps": plain.gaps, "with a swap a second": crowd.gaps, "without swaps, 4 clients": half.gaps}
     t.show()
+    whole = Table("ms")
+    whole.rows = {"first token, without swaps": plain.first_ms, "first token, with a swap a second": crowd.first_ms,
+                  "answer, without swaps": plain.answer_ms, "answer, with a swap a second": crowd.answer_ms}
+    whole.show()
     two = 2 * statistics.median(half.gaps)
     print(f"this run: a step whose eight rows belong half to each of two weights takes {two:.1f} ms, "
           f"{two / statistics.median(plain.gaps):.2f} x of without; an answer takes {64 * statistics.median(plain.gaps) / 1000:.1f} s")

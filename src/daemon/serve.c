@@ -39,7 +39,11 @@
 #include "store/sweep.h"
 #include "text/chat_template.h"
 
-enum { STOP_GRACE_MS = 5000, SPARE_HANDLERS = 64 };
+enum {
+    STOP_GRACE_MS = 5000,
+    SPARE_HANDLERS = 64,
+    STAND_BACK_MS = 1000, /* docs/decisions/0024-standing-back.md */
+};
 
 /* Every part, in the order in which they are made; taken down in the opposite one. */
 struct daemon {
@@ -141,6 +145,7 @@ static int start_engine(struct daemon *d, struct err *e)
         .kv_bytes = (size_t)s->kv_mb << 20,
         .max_images = s->max_images,
         .hold_timeout_ms = (int64_t)(s->hold_request_timeout_s * 1000),
+        .stand_back_ms = STAND_BACK_MS,
         .train_share = s->train_share,
         .background_share = s->background_share,
         .on_slow_step = log_slow_step,

@@ -47,6 +47,7 @@ struct engine_config {
     int max_images;  /* images of the resident alive at once (default 3) */
     int slot_times;  /* the median time of a slot is that of the last so many (default 50) */
     int64_t hold_timeout_ms; /* longest wait of a held request */
+    int64_t stand_back_ms;   /* longest wait for answers on earlier weights to end; 0: none */
     int train_share;         /* percent of the time that training may take while requests run */
     int background_share;    /* percent of a step of many rows that a lent core may be away */
     engine_slow_step_fn *on_slow_step; /* on the engine thread, between two steps; or NULL */

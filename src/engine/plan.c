@@ -6,22 +6,6 @@
 #include "engine/step.h"
 #include "model/kv_cache.h"
 
-/* The image whose turn it is: epochs in rising order, round and round. Epochs are never reused. */
-static struct gen *next_image(struct batch *b)
-{
-    struct gen *after = NULL, *least = NULL;
-
-    for (struct gen *g = b->running; g; g = g->next) {
-        if (gen_active(g) == 0)
-            continue; /* waits for KV memory */
-        if (g->image->epoch > b->last_epoch && (!after || g->image->epoch < after->image->epoch))
-            after = g;
-        if (!least || g->image->epoch < least->image->epoch)
-            least = g;
-    }
-    return after ? after : least;
-}
-
 static struct pick *add_pick(struct step *st, struct sequence *s, struct logits_row *row)
 {
     struct pick *p = &st->picks[st->n_picks];
@@ -175,7 +159,7 @@ static void plan_prefill(struct step *st)
 
 bool step_plan(struct step *st, struct batch *b)
 {
-    struct gen *first = next_image(b);
+    struct gen *first = turn_next(b);
 
     if (!first)
         return false;

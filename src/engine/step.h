@@ -1,5 +1,5 @@
-/* engine/step.h - one step on its way: planned (plan.c), run (step.c), answered (answer.c); inside
- * the room.
+/* engine/step.h - one step on its way: planned (turn.c, plan.c), run (step.c), answered (answer.c);
+ * inside the room.
  *
  * A step is scratch of the batch, used again and again. Engine thread, except that pool workers
  * draw the picks. */
@@ -15,6 +15,7 @@
 #include "model/logits.h"
 
 struct batch;
+struct gen;
 struct image;
 struct sequence;
 
@@ -49,6 +50,8 @@ struct step {
     struct logits_row rows[FORWARD_ROWS_MAX];
 };
 
+/* A request of the image whose turn it is (turn.c), or NULL: there is nothing to run. */
+struct gen *turn_next(const struct batch *b);
 /* Chooses the image whose turn it is and the rows of this step. False: there is nothing to run. */
 bool step_plan(struct step *st, struct batch *b);
 /* Sends the events of a step that has run; sequences end here. */

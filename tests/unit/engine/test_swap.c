@@ -104,6 +104,102 @@ static void a_model_of_another_shape_runs_beside_the_old_one(void **state)
     engine_stop(en);
 }
 
+/* ---- who comes after a swap ---- */
+
+enum { LONG = 200 };
+
+/* An answer that takes its time: the engine thread sleeps at every token. */
+static void sleep_a_little(void *arg, struct heard *h)
+{
+    (void)h;
+    nanosleep(&(struct timespec){.tv_nsec = *(const long *)arg}, NULL);
+}
+
+struct first_token {
+    const struct heard *other;
+    int other_had; /* tokens, when this request heard its first; -1: not yet */
+};
+
+static void look_at_other(void *arg, struct heard *h)
+{
+    struct first_token *f = arg;
+
+    (void)h;
+    if (f->other_had < 0)
+        f->other_had = f->other->n_tokens; /* written by this thread, the engine's */
+}
+
+static struct heard *submit_watched(struct engine *en, struct gen_spec spec,
+                                    void (*on_token)(void *, struct heard *), void *arg)
+{
+    struct heard *h = heard_new();
+    struct err e = {0};
+
+    h->on_token = on_token;
+    h->arg = arg;
+    spec.on_event = hear;
+    spec.arg = h;
+    h->gen = engine_submit(en, &spec, &e);
+    assert_non_null(h->gen);
+    return h;
+}
+
+/* How many tokens an answer of LONG tokens had when one of n_tokens, asked for after a swap, began.
+ */
+static int tokens_before(int64_t stand_back_ms, long sleep_ns, int n_tokens)
+{
+    struct engine_config c = {.n_threads = 1,
+                              .kernels = kernels_pick(false),
+                              .max_running = 4,
+                              .max_waiting = 4,
+                              .stand_back_ms = stand_back_ms};
+    int32_t ids[PROMPT];
+    struct gen_prompt p = make_prompt(ids);
+    struct gen_spec spec = plain_spec(&p, 1, LONG);
+    struct err e = {0};
+    struct engine *en = engine_start(&c, &e);
+
+    assert_non_null(en);
+    make_resident(en, base_weights(en), "old", 1);
+    struct image *next = other_weights(en);
+    struct heard *before = submit_watched(en, spec, sleep_a_little, &sleep_ns);
+
+    heard_wait(before, heard_has_tokens, 3);
+    make_resident(en, next, "new", 2);
+    spec.load_counter = 2;
+    spec.max_tokens = n_tokens;
+    struct first_token first = {.other = before, .other_had = -1};
+    struct heard *after = submit_watched(en, spec, look_at_other, &first);
+
+    heard_end(after, GEN_DONE);
+    heard_end(before, GEN_DONE);
+    assert_int_equal(before->n_tokens, LONG);
+    assert_int_equal(after->n_tokens, n_tokens);
+    heard_free(before);
+    heard_free(after);
+    engine_stop(en);
+    return first.other_had;
+}
+
+static void who_comes_after_a_swap_lets_shorter_answers_on_the_old_weights_end(void **state)
+{
+    (void)state;
+    assert_int_equal(tokens_before(PATIENCE_S * 1000, 1000000, LONG), LONG);
+}
+
+static void who_has_less_to_make_than_the_old_answers_takes_turns_with_them(void **state)
+{
+    (void)state;
+    assert_true(tokens_before(PATIENCE_S * 1000, 1000000, 5) < LONG);
+}
+
+static void nobody_stands_back_longer_than_the_limit(void **state)
+{
+    (void)state;
+    assert_true(tokens_before(20, 5000000, LONG) < LONG); /* the old answer takes a second */
+    assert_true(tokens_before(0, 1000000, LONG) < LONG);
+}
+
 static void rename_served(struct engine *en, void *arg)
 {
     struct served s = *engine_served(en);
@@ -245,6 +341,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_swap_in_the_middle_leaves_running_requests_on_their_own_weights),
         cmocka_unit_test(a_model_of_another_shape_runs_beside_the_old_one),
+        cmocka_unit_test(who_comes_after_a_swap_lets_shorter_answers_on_the_old_weights_end),
+        cmocka_unit_test(who_has_less_to_make_than_the_old_answers_takes_turns_with_them),
+        cmocka_unit_test(nobody_stands_back_longer_than_the_limit),
         cmocka_unit_test(a_rename_concerns_requests_that_are_admitted_later),
         cmocka_unit_test(the_first_swap_keeps_the_old_memory_as_the_spare),
         cmocka_unit_test(a_request_with_its_own_image_runs_on_it_whatever_becomes_of_the_resident),
