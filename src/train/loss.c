@@ -1,5 +1,6 @@
 #include "train/loss.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -83,10 +84,16 @@ static double clamp(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
+/* r A for a ratio that may be beyond a double: without an advantage that does not matter. */
+static double scaled(double r, double A)
+{
+    return A == 0 ? A : r * A;
+}
+
 /* -min(r A, clip(r) A); where the clipped term is the smaller one, nothing depends on r. */
 static struct token ppo(const struct loss_config *c, double r, double A)
 {
-    double free = r * A, bound = clamp(r, (double)c->low, (double)c->high) * A;
+    double free = scaled(r, A), bound = clamp(r, (double)c->low, (double)c->high) * A;
 
     if (bound < free)
         return (struct token){-bound, 0, true};
@@ -105,7 +112,7 @@ static struct token policy(const struct loss_config *c, double lp, double old, d
 
     switch (c->kind) {
     case LOSS_IMPORTANCE_SAMPLING:
-        return (struct token){-r * A, -r * A, false};
+        return (struct token){-scaled(r, A), -scaled(r, A), false};
     case LOSS_TRUNCATED_IMPORTANCE_SAMPLING:
         return weighted(r, r < (double)c->cap ? r : (double)c->cap, A, lp);
     case LOSS_CISPO:
@@ -158,16 +165,18 @@ static double datum_weight(const struct loss_config *c, const struct loss_datum 
     return sum;
 }
 
-/* ratio - 1 - log ratio: never negative, its mean estimates KL(old || new). */
+/* ratio - 1 - log ratio: never negative, its mean estimates KL(old || new). A ratio counts as the
+ * largest float32 at most, so that the means are numbers where the loss is one. */
 static void count_policy(struct totals *t, const struct loss_datum *d, int i, double lp, double w,
                          bool clipped)
 {
-    double log_ratio = lp - (double)d->old_logprobs[i], r = exp(log_ratio);
+    double far = lp - (double)d->old_logprobs[i], log_ratio = fmin(far, log((double)FLT_MAX));
+    double r = fmin(exp(far), (double)FLT_MAX);
 
     t->ratio += w * r;
     t->kl += w * (r - 1 - log_ratio);
     t->clipped += clipped ? w : 0;
-    t->gap = fmax(t->gap, fabs(log_ratio));
+    t->gap = fmax(t->gap, fabs(far));
 }
 
 /* Token i of the datum; `at` is its row of the call. */

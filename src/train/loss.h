@@ -51,7 +51,7 @@ struct loss_datum {
 
 struct loss_result {
     double loss, sum, weight_sum; /* the scalar differentiated, before dividing, and the divisor */
-    double ratio, approx_kl, clip_frac; /* policy losses: means over the weights */
+    double ratio, approx_kl, clip_frac; /* policy losses: means over the weights, finite */
     double entropy;                     /* where they are read: mean over the weights */
     double gap;     /* policy losses: largest |logprob - old logprob| where there is weight */
     int64_t tokens; /* positions with weight != 0 */

@@ -404,8 +404,8 @@ static bool end_forward(struct trainer *t, struct err *e)
     memcpy(op->logprobs, pass_logprobs(t->config.pass), (size_t)rows * sizeof *op->logprobs);
     loss_run(&op->loss, op->losses, op->n_data, &rows_of_loss, &op->result);
     if (!pass_finite(t->config.pass) || !isfinite(op->result.loss) ||
-        !isfinite(op->result.approx_kl) || !all_finite(op->elementwise, rows) ||
-        !all_finite(op->coef, rows) || (op->entropy_coef && !all_finite(op->entropy_coef, rows))) {
+        !all_finite(op->elementwise, rows) || !all_finite(op->coef, rows) ||
+        (op->entropy_coef && !all_finite(op->entropy_coef, rows))) {
         err_set(e, ERR_FORMAT, "the loss is not finite: %s; nothing has changed",
                 pass_finite(t->config.pass)
                     ? "a ratio, weight or advantage is too large"

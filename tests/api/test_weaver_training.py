@@ -444,6 +444,25 @@ def test_numbers_that_are_not_finite_are_refused(w, run, value):
     error(send(w, run, packed, raw), 400, "invalid_datum")
 
 
+@pytest.mark.parametrize("loss,advantage,fails", [
+    ("cispo", 1.0, False), ("truncated_importance_sampling", -1.0, False), ("dro", 1.0, False), ("ppo_clip", 1.0, False),
+    ("importance_sampling", 0.0, False), ("importance_sampling", 1.0, True), ("grpo", -1.0, True)])
+def test_a_ratio_that_overflows_fails_only_a_loss_that_is_infinite_by_it(w, run, loss, advantage, fails):
+    old = {"data": [-1000.0] + [-5.0] * 23, "dtype": "float32"}
+    d = datum(1, 24, logprobs=old, advantages={"data": [advantage] * 24, "dtype": "float32"})
+    envelope = w.post(run.path + "/forward-backward-passes", run.backward_body([d], loss))
+    if fails:
+        assert w.wait(envelope, "error")["error"] == "training_failed"
+        return
+    result = w.wait(envelope)["result"]
+    assert all(math.isfinite(x) for x in result["loss_fn_outputs"][0]["elementwise_loss"]["data"])
+    metrics = result["metrics"]
+    assert math.isfinite(metrics["loss"]) and 1e36 < metrics["ratio"] < 1e38 and 1e36 < metrics["approx_kl"] < 1e38
+    assert metrics["logprob_gap:max"] > 900
+    norm = run.step()["metrics"]["grad_norm"]
+    assert math.isfinite(norm) and (norm > 0) == (advantage != 0)
+
+
 def test_a_form_without_its_parts_is_refused(w, run):
     head = {"Content-Type": "multipart/form-data; boundary=b"}
     for body in (b"--b\r\nContent-Disposition: form-data; name=\"manifest\"\r\n\r\n{}\r\n--b--\r\n", b"--b--\r\n", b"nothing"):

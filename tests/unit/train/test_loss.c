@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +165,56 @@ static void the_gap_is_the_largest_distance_of_a_token_with_weight(void **state)
     assert_true(run(&c, &config).gap == 0.5);
     config.kind = LOSS_CROSS_ENTROPY;
     assert_true(run(&c, &config).gap == 0);
+}
+
+/* exp of the distance is beyond a double: losses that cut it, or do not read it, know their number.
+ */
+static void a_ratio_that_overflows_fails_only_what_it_is_a_factor_of(void **state)
+{
+    static const struct {
+        enum loss_kind kind;
+        float advantage;
+        double loss; /* of each token */
+        bool finite;
+    } cases[] = {
+        {LOSS_TRUNCATED_IMPORTANCE_SAMPLING, 3, 2.0 * 3 * 1.5, true},
+        {LOSS_CISPO, -2, (double)1.2f * -2 * 1.5, true},
+        {LOSS_PPO_CLIP, 2, (double)1.2f * -2, true},
+        {LOSS_GRPO, 2, (double)1.2f * -2, true},
+        {LOSS_DRO, 1, 1.5 + (double)0.05f / 2 * 998.5 * 998.5, true},
+        {LOSS_IMPORTANCE_SAMPLING, 0, 0, true},
+        {LOSS_PPO_CLIP, 0, 0, true},
+        {LOSS_IMPORTANCE_SAMPLING, 1, 0, false},
+        {LOSS_PPO_CLIP, -1, 0, false},
+    };
+    struct call c = {0};
+
+    (void)state;
+    point(&c, 2, 3);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct loss_config config = loss_defaults(cases[k].kind);
+        struct loss_result r;
+
+        for (int i = 0; i < c.n; i++) {
+            c.weights[i] = c.mask[i] = 1;
+            c.advantages[i] = cases[k].advantage;
+            c.lp[i] = -1.5f;
+            c.old[i] = -1000;
+        }
+        r = run(&c, &config);
+        assert_int_equal(isfinite(r.loss), cases[k].finite);
+        assert_true(r.ratio == (double)FLT_MAX); /* the most that a ratio counts in metrics */
+        assert_true(isfinite(r.approx_kl) && r.approx_kl > 0 && r.gap == 998.5);
+        if (cases[k].finite)
+            assert_true(fabs(r.loss - cases[k].loss) <= 1e-9 * fabs(cases[k].loss));
+        for (int i = 0; i < c.n; i++)
+            assert_int_equal(isfinite(c.elementwise[i]) && isfinite(c.coef[i]), cases[k].finite);
+    }
+    c.old[0] = -FLT_MAX;
+    struct loss_config config = loss_defaults(LOSS_CISPO);
+    struct loss_result r = run(&c, &config);
+
+    assert_true(isfinite(r.loss) && isfinite(r.ratio) && r.approx_kl >= 0);
 }
 
 /* ---- made up ---- */
@@ -464,6 +515,7 @@ int main(void)
         cmocka_unit_test(losses_and_slopes_are_the_recorded_ones),
         cmocka_unit_test(clipped_tokens_are_counted),
         cmocka_unit_test(the_gap_is_the_largest_distance_of_a_token_with_weight),
+        cmocka_unit_test(a_ratio_that_overflows_fails_only_what_it_is_a_factor_of),
         cmocka_unit_test(slopes_are_the_differences_of_the_loss),
         cmocka_unit_test(constant_coefficients_weigh_the_slope),
         cmocka_unit_test(the_mean_is_over_the_weights_of_the_whole_call),
