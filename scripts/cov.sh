@@ -19,7 +19,7 @@ if [ "$1" = --one ]; then
     exit 1
 fi
 
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 build=$1
 rc=0
 export CAIRN="$PWD/$build/cairn" CAIRN_FAULTS="$PWD/$build/cairn-faults" JOBS="${JOBS:-$(nproc)}"
@@ -31,7 +31,7 @@ part() { # part NAME COMMAND...
     printf '== %s\n' "$name"
     "$@" || rc=1
 }
-files() { ls "$@" | xargs -P "$JOBS" -n 1 sh scripts/cov.sh --one; }
+files() { printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh scripts/cov.sh --one; }
 programs() { sh scripts/run_unit.sh "${TEST_SECONDS:-600}" "$@"; }
 
 find "$build" -name '*.gcda' -delete

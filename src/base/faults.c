@@ -13,6 +13,7 @@ struct faults {
     long verify_delay_ms;
     long read_delay_ms;
     long predecessor_ms; /* 0: not set */
+    long idle_ms;        /* 0: not set */
     bool mem_set;
     int64_t mem_available; /* -1: unknown */
 };
@@ -37,6 +38,7 @@ struct faults *faults_from_env(void)
     f->verify_delay_ms = env_ms("WEIGHTS_TEST_VERIFY_DELAY_MS");
     f->read_delay_ms = env_ms("WEIGHTS_TEST_READ_DELAY_MS");
     f->predecessor_ms = env_ms("WEIGHTS_TEST_PREDECESSOR_MS");
+    f->idle_ms = env_ms("WEIGHTS_TEST_IDLE_MS");
     f->mem_set = mem && *mem;
     if (f->mem_set)
         f->mem_available = strcmp(mem, "unknown") == 0 ? -1 : strtoll(mem, NULL, 10);
@@ -104,6 +106,11 @@ bool faults_mem_available(const struct faults *f, int64_t *bytes)
 int64_t faults_predecessor_ms(const struct faults *f, int64_t otherwise)
 {
     return f && f->predecessor_ms > 0 ? f->predecessor_ms : otherwise;
+}
+
+int64_t faults_idle_ms(const struct faults *f, int64_t otherwise)
+{
+    return f && f->idle_ms > 0 ? f->idle_ms : otherwise;
 }
 #else
 typedef int faults_are_left_out; /* a translation unit may not be empty */

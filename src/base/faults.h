@@ -4,9 +4,10 @@
  * WEIGHTS_TEST_WRITE_DELAY_MS and WEIGHTS_TEST_VERIFY_DELAY_MS delay every save and load once,
  * WEIGHTS_TEST_READ_DELAY_MS each reading of weights after its first bytes,
  * WEIGHTS_TEST_MEM_AVAILABLE replaces a measured figure, WEIGHTS_TEST_PREDECESSOR_MS the time for
- * which a call of the training API waits for the one before it. Read once at start into a struct
- * that its owner passes down; a NULL pointer means no faults. Each "take" is atomic: with several
- * threads exactly one gets it. */
+ * which a call of the training API waits for the one before it, WEIGHTS_TEST_IDLE_MS the times
+ * after which weights that nobody uses are let go, and between looks for them. Read once at start
+ * into a struct that its owner passes down; a NULL pointer means no faults. Each "take" is atomic:
+ * with several threads exactly one gets it. */
 #ifndef BASE_FAULTS_H
 #define BASE_FAULTS_H
 
@@ -31,6 +32,8 @@ void faults_read_delay(struct faults *f, const atomic_bool *end);
 bool faults_mem_available(const struct faults *f, int64_t *bytes);
 /* WEIGHTS_TEST_PREDECESSOR_MS; `otherwise` when it is not set. */
 int64_t faults_predecessor_ms(const struct faults *f, int64_t otherwise);
+/* WEIGHTS_TEST_IDLE_MS; `otherwise` when it is not set. */
+int64_t faults_idle_ms(const struct faults *f, int64_t otherwise);
 #else
 static inline struct faults *faults_from_env(void)
 {
@@ -68,6 +71,11 @@ static inline bool faults_mem_available(const struct faults *f, int64_t *bytes)
     return false;
 }
 static inline int64_t faults_predecessor_ms(const struct faults *f, int64_t otherwise)
+{
+    (void)f;
+    return otherwise;
+}
+static inline int64_t faults_idle_ms(const struct faults *f, int64_t otherwise)
 {
     (void)f;
     return otherwise;

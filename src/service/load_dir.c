@@ -241,6 +241,8 @@ static int check_files(const struct load_op *op, struct refusal *r)
     int fd = w.root_fd < 0 ? -1 : openat(op->at.dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0) {
+        if (w.root_fd >= 0)
+            err_io(&e, "open %s", op->at.path);
         fs_close(w.root_fd);
         return refuse_internal(r, &e);
     }

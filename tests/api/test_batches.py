@@ -486,6 +486,21 @@ def test_a_batch_that_was_being_validated_waits_for_its_model_after_a_restart(ma
     results(own, batch)
 
 
+def test_a_batch_whose_time_is_over_before_it_could_be_validated_fails(make_server, tmp_path):
+    own = make_server({"BATCH_WAIT_POLL_S": "0.05"}, state=tmp_path)
+    batch = wait(own, start(own, jsonl([line(own, "a")])))
+    own.stop(signal.SIGKILL)
+    change(own, batch, status="validating", model=None, in_progress_s=None, completed_s=None, next_offset=0, next_line=1,
+           output_bytes=0, completed=0, total=0)
+    own.start()
+    batch = wait_for(own, look(own, batch), lambda b: b["millm"]["waiting_reason"])
+    assert (batch["status"], batch["millm"]["waiting_reason"]) == ("validating", "model_not_resident")
+    change(own, batch, expires_s=int(time.time()) - 1)
+    batch = wait(own, look(own, batch))
+    assert (batch["status"], error_codes(batch)) == ("failed", ["batch_expired"])
+    assert [x["error"]["code"] for x in lines_of(own, batch["error_file_id"])] == ["batch_failed"] and batch["output_file_id"] is None
+
+
 def test_a_batch_is_forgotten_a_while_after_its_end(make_server):
     own = make_server({"BATCH_RETENTION_INTERVAL_S": "0.05"})
     old, young = (wait(own, start(own, jsonl([line(own, "a")]))) for _ in range(2))

@@ -197,7 +197,7 @@ class Place:
         path = path.replace(self.where + "/", "")
         path = re.sub(r"step-\d+", "STEP", path)
         path = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{8}", "", path)
-        path = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", path)
+        path = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|file-[0-9a-f]+", "ID", path)
         return re.sub(r"^checkpoints/[^/.][^/]*", "checkpoints/RUN", path)
 
 

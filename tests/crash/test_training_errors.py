@@ -35,7 +35,7 @@ class Face:
     def call(self, method, path, body=None, headers=None, timeout=60):
         link = http.client.HTTPConnection(self.server.address, timeout=timeout)
         try:
-            link.request(method, path, None if body is None else json.dumps(body).encode(),
+            link.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body).encode(),
                          {"Content-Type": "application/json", **(headers or {})})
             got = link.getresponse()
             return Answer(got.status, got.getheaders(), got.read())

@@ -132,6 +132,7 @@ void w_export_run(struct weaver *w, struct w_op *op, const struct w_ckpt *c,
         w_refuse_err(&r, &e);
         json_decref(a.manifest);
         a.manifest = NULL;
+        export_remove(w, a.id, &e); /* what stays is swept at the next start */
     }
     if (a.manifest) {
         replace_older(w, &a);

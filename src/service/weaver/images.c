@@ -24,7 +24,7 @@
 #include "tensor/weights.h"
 
 enum { KEY_MAX = 64 };
-static const int64_t keep_unused_ns = INT64_C(30) * 1000000000;
+static const int64_t keep_unused_ms = 30000;
 
 struct entry {
     char key[KEY_MAX];
@@ -192,7 +192,7 @@ static int make_room(struct image_cache *c, size_t bytes, struct err *e)
 
 void images_sweep(struct image_cache *c)
 {
-    int64_t before = clock_mono_ns() - keep_unused_ns;
+    int64_t before = clock_mono_ns() - 1000000 * faults_idle_ms(c->s->faults, keep_unused_ms);
 
     pthread_mutex_lock(&c->lock);
     for (struct entry **at = &c->entries; *at;)

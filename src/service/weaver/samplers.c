@@ -5,10 +5,12 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/str.h"
 #include "db/db.h"
 #include "engine/image.h"
 #include "model/adapter.h"
+#include "service/service.h"
 #include "service/times.h"
 #include "service/weaver/impl.h"
 
@@ -325,7 +327,8 @@ static struct w_sampler *next_idle(struct weaver *w, int64_t before_ns,
 
 void w_samplers_sweep(struct weaver *w)
 {
-    int64_t before = clock_mono_ns() - INT64_C(1000000) * SAMPLER_IDLE_MS;
+    int64_t idle_ms = faults_idle_ms(w->s->faults, SAMPLER_IDLE_MS);
+    int64_t before = clock_mono_ns() - 1000000 * idle_ms;
     struct w_sampler *s = next_idle(w, before, NULL), *next, **at;
 
     while (s) {

@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/fs.h"
 #include "db/db.h"
 #include "service/service.h"
@@ -27,7 +28,7 @@
 #include "service/weaver/samplers.h"
 #include "service/weaver/samples.h"
 
-static const int64_t sweep_every_ns = 2000000000, tick_ns = 200000000;
+static const int64_t sweep_every_ms = 2000, tick_ns = 200000000;
 
 /* ---- the finisher ---- */
 
@@ -81,7 +82,7 @@ static void sweep(struct weaver *w)
 
     if (now < w->next_sweep_ns)
         return;
-    w->next_sweep_ns = now + sweep_every_ns;
+    w->next_sweep_ns = now + 1000000 * faults_idle_ms(w->s->faults, sweep_every_ms);
     w_runs_note(w);
     w_answers_sweep(w);
     w_ops_sweep(w);
