@@ -14,7 +14,7 @@ if [ "$1" = --one ]; then
         exit 0
     fi
     echo "FAIL  $2"
-    cat "$log"
+    tail -60 "$log"
     rm -f "$log"
     exit 1
 fi

@@ -1,5 +1,6 @@
 /* `cairn`: the table of commands. */
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -91,6 +92,7 @@ int main(int argc, char **argv)
     bool lost;
 
     fill_standard_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
     if (isatty(STDOUT_FILENO))
         cli.out = cli_terminal(stdout);
     status = cli_main(&cli, commands, argc, argv);

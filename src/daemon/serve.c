@@ -281,7 +281,6 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGINT);
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
 }
 
 /* Batches go on only when the model that they may belong to had its chance. */

@@ -44,10 +44,21 @@ static enum err_code code_of(int rc)
     }
 }
 
+/* SQLite says "disk I/O error" of a disk without room, too, where it meets it anywhere but in a
+ * write. */
+static int fail_io(int sys, const char *what, struct err *e)
+{
+    errno = sys;
+    return err_io(e, "%s: disk I/O error", what);
+}
+
 static int fail(struct db *d, int rc, const char *what, struct err *e)
 {
     const char *why = d->sql ? sqlite3_errmsg(d->sql) : sqlite3_errstr(rc);
+    int sys = d->sql ? sqlite3_system_errno(d->sql) : 0;
 
+    if ((rc & 0xff) == SQLITE_IOERR && (sys == ENOSPC || sys == EDQUOT || sys == EFBIG))
+        return fail_io(sys, what, e);
     err_set(e, code_of(rc), "%s: %s", what, why);
     return err_detail(e, "%s", why);
 }
