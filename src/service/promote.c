@@ -111,6 +111,7 @@ int check_promoted(void *ctx, struct refusal *r)
 
 static int merge(struct promotion *p, struct refusal *r)
 {
+    const atomic_bool *stop = &p->save.op.s->stopping;
     size_t bytes = p->source->image->weights->bytes;
     struct err e = {0};
 
@@ -118,7 +119,7 @@ static int merge(struct promotion *p, struct refusal *r)
         return 0;
     if (memory_refuse(p->save.op.s, bytes, false, r) < 0)
         return -1;
-    if (merged_make(&p->merged, p->source->image, p->source->adapter, &e) < 0)
+    if (merged_make(&p->merged, p->source->image, p->source->adapter, stop, &e) < 0)
         return e.code == ERR_NOMEM ? memory_refuse_failed(bytes, &e, r) : refuse_internal(r, &e);
     p->save.config = &p->merged.config;
     return 0;

@@ -13,7 +13,7 @@ import pytest
 from conftest import FAULTS, MODELS, OPERATOR, ROOT, needs_faults, wait_until
 from foreign import Foreign
 from trainer import audit_lines, granted, load, refused, status
-from weaver_http import ENV, Weaver
+from weaver_http import ENV, Run, Weaver
 
 pytestmark = needs_faults
 SLOW = {**ENV, "CAIRN": str(FAULTS), "WEIGHTS_TEST_READ_DELAY_MS": "600000"}
@@ -119,3 +119,20 @@ def test_a_stop_comes_through_while_the_first_model_is_loaded(slow, tmp_path):
         text = log.read()
     assert "auto_load_failed" in text and "being stopped" in text and "model_loaded" not in text
     assert row_status(slow.state, row) == "ready"
+
+
+def test_a_merge_for_an_export_goes_no_further_and_can_be_asked_for_again(make_server, tmp_path):
+    server = make_server({**ENV, "CAIRN": str(FAULTS), "WEIGHTS_TEST_WRITE_DELAY_MS": "4000"}, model=None,
+                         state=tmp_path / "state")  # an export begins four seconds after its submission
+    server.register(MODELS / "tiny-llama")
+    w = Weaver(server).connect()
+    path = f"/checkpoints/{Run(w, lora_config={'rank': 4}).save()['id']}"
+    envelope = w.post(path + "/export", {"merge_adapter": True}, 202)
+    assert server.stop() == 0
+    server.env["CAIRN"] = os.environ.get("CAIRN", str(ROOT / "build/cairn"))
+    del server.env["WEIGHTS_TEST_WRITE_DELAY_MS"]
+    server.start()
+    assert w.wait(w.get(f"/operations/{envelope['id']}"), "error")["error"] == "server_restarted"
+    assert not [a for a in w.get(path + "/artifacts")["items"] if a["status"] == "completed"]
+    assert w.run(path + "/export", {"merge_adapter": True})["kind"] == "hf_model"
+    assert server.stop() == 0

@@ -12,6 +12,7 @@
 #include "engine/companions.h"
 #include "engine/image.h"
 #include "model/adapter.h"
+#include "service/service.h"
 #include "service/weaver/bases.h"
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
@@ -132,15 +133,32 @@ static int companions_of(const struct merged *m, const struct image *base,
     return n;
 }
 
+struct merged_source {
+    const struct merged *merged;
+    const atomic_bool *stop;
+};
+
+static int read_merged(void *arg, void *to, size_t offset, size_t n, struct err *e)
+{
+    const struct merged_source *s = arg;
+
+    if (atomic_load(s->stop))
+        return err_set(e, ERR_CANCELLED, "the server is being stopped");
+    memcpy(to, s->merged->weights->base + offset, n);
+    return 0;
+}
+
+/* What is made again when it is asked for does not hold up a stop. */
 static int publish_merged(struct weaver *w, const struct merged *m, const struct image *base,
                           const char *id, json_t *manifest, int64_t *bytes, struct err *e)
 {
+    struct merged_source source = {m, &w->s->stopping};
     struct publish_file files[FILES_MAX];
     struct publish_req req = {.root_fd = w->root_fd,
                               .run_dir = folder,
                               .final_name = id,
                               .weights_name = "model.safetensors",
-                              .weights = ckpt_source_memory(m->weights->base, m->weights->bytes),
+                              .weights = {(int64_t)m->weights->bytes, read_merged, &source},
                               .files = files,
                               .n_files = companions_of(m, base, files)};
     struct publish_result out;
@@ -170,7 +188,7 @@ static int merge_checkpoint(struct weaver *w, const struct w_ckpt *c, const char
         return -1;
     }
     a = ckpt_files_adapter(w, c, base->files->config, &e);
-    if (a && merged_make(&m, base, a, &e) == 0)
+    if (a && merged_make(&m, base, a, &w->s->stopping, &e) == 0)
         rc = publish_merged(w, &m, base, id, manifest, bytes, &e);
     merged_release(&m);
     adapter_unref(a);

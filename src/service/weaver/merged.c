@@ -85,12 +85,14 @@ static void add_row(void *row, enum dtype d, const struct lora *l, int o, float 
         put(row, d, i, get(row, d, i) + l->scale * sum[i]);
 }
 
-static int add_module(struct weights *w, const char *module, const struct lora *l, struct err *e)
+static int add_module(struct weights *w, const char *module, const struct lora *l,
+                      const atomic_bool *stop, struct err *e)
 {
     char name[ADAPTER_MODULE_MAX + 16];
     const struct st_tensor *t;
     float *sum;
     size_t row_bytes;
+    int o = 0;
 
     snprintf(name, sizeof name, "%s.weight", module);
     t = weights_find(w, name);
@@ -100,14 +102,14 @@ static int add_module(struct weights *w, const char *module, const struct lora *
     if (!sum)
         return err_nomem(e);
     row_bytes = (size_t)l->a.k * dtype_bytes(t->dtype);
-    for (int o = 0; o < l->b.n; o++)
+    for (; o < l->b.n && !(stop && atomic_load(stop)); o++)
         add_row((char *)weights_data(w, t) + (size_t)o * row_bytes, t->dtype, l, o, sum);
     free(sum);
-    return 0;
+    return o == l->b.n ? 0 : err_set(e, ERR_CANCELLED, "the server is being stopped");
 }
 
 static int add_all(struct weights *w, const struct model_config *c, const struct adapter *a,
-                   struct err *e)
+                   const atomic_bool *stop, struct err *e)
 {
     char module[ADAPTER_MODULE_MAX];
 
@@ -118,7 +120,7 @@ static int add_all(struct weights *w, const struct model_config *c, const struct
             continue;
         if (adapter_module(c, slot, module) < 0)
             return err_set(e, ERR_FORMAT, "the adapter has a matrix without a module");
-        if (add_module(w, module, l, e) < 0)
+        if (add_module(w, module, l, stop, e) < 0)
             return -1;
     }
     return 0;
@@ -142,7 +144,8 @@ static int write_config(struct merged *m, const struct image *base, bool untie, 
     return m->config.failed ? err_nomem(e) : 0;
 }
 
-int merged_make(struct merged *m, const struct image *base, const struct adapter *a, struct err *e)
+int merged_make(struct merged *m, const struct image *base, const struct adapter *a,
+                const atomic_bool *stop, struct err *e)
 {
     bool untie = base->model->config.tied && a->head.a.n > 0;
     struct st_index ix = {0};
@@ -156,7 +159,7 @@ int merged_make(struct merged *m, const struct image *base, const struct adapter
     if (!m->weights)
         goto done;
     copy_tensors(m->weights, base);
-    if (add_all(m->weights, &base->model->config, a, e) == 0)
+    if (add_all(m->weights, &base->model->config, a, stop, e) == 0)
         rc = write_config(m, base, untie, e);
 
 done:

@@ -108,7 +108,7 @@ static void a_merged_model_has_the_recorded_logits(void **state)
         must(st_index_read(&merged.index, merged.fd, &e), &e);
         float *want = golden_tensor(&merged, "merged_bf16.prompt0.logits", &want_n);
 
-        must(merged_make(&m, b.image, a, &e), &e);
+        must(merged_make(&m, b.image, a, NULL, &e), &e);
         struct model *model = bind_merged(&m, &b.fx.config);
         float *got = logits_of(&b.fx, model, NULL, ids, n);
 
@@ -135,6 +135,26 @@ static void set_b(struct adapter *a)
         b[i] = 0.01f * (float)(i % 13 - 6);
 }
 
+static void a_merge_ends_when_it_is_not_wanted_any_more(void **state)
+{
+    static const struct lora_settings s = {.rank = 2, .alpha = 8, .mlp = true};
+    atomic_bool stop = true;
+    struct base b;
+    struct merged m;
+    struct err e = {0};
+
+    (void)state;
+    base_open(&b, "tiny-llama");
+    struct adapter *a = adapter_new(&b.fx.config, &s, &e);
+
+    must(a ? 0 : -1, &e);
+    assert_int_equal(merged_make(&m, b.image, a, &stop, &e), -1);
+    assert_int_equal(e.code, ERR_CANCELLED);
+    assert_null(m.weights);
+    adapter_unref(a);
+    base_close(&b);
+}
+
 /* Merged or beside the base, an adapted head says nearly the same; the embedding stays. */
 static void an_adapted_head_parts_from_a_tied_embedding(void **state)
 {
@@ -150,7 +170,7 @@ static void an_adapted_head_parts_from_a_tied_embedding(void **state)
 
     must(a ? 0 : -1, &e);
     set_b(a);
-    must(merged_make(&m, b.image, a, &e), &e);
+    must(merged_make(&m, b.image, a, NULL, &e), &e);
     json_t *text = json_parse(m.config.data, m.config.len, &e);
     static struct model_config config;
     const char *reason;
@@ -184,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_merged_model_has_the_recorded_logits),
         cmocka_unit_test(an_adapted_head_parts_from_a_tied_embedding),
+        cmocka_unit_test(a_merge_ends_when_it_is_not_wanted_any_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
