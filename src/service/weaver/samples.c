@@ -110,16 +110,16 @@ static int in_slots(const struct weaver *w, const char *owner)
  * samples does not keep another one waiting. NULL: nothing may begin. */
 static struct w_op **next_in_turn(struct weaver *w)
 {
-    struct w_op **best = NULL;
+    struct w_op **best = NULL, **at = &w->sample_queue;
     const char *last = NULL;
     int least = slots(w);
 
-    for (struct w_op **at = &w->sample_queue; *at && least > 0; at = &(*at)->next_ended) {
+    for (struct w_op *op = *at; op && least > 0; at = &op->next_ended, op = *at) {
         int n;
 
-        if (paused(w, (struct sample_op *)*at) || (last && strcmp(last, (*at)->owner) == 0))
+        if (paused(w, (struct sample_op *)op) || (last && strcmp(last, op->owner) == 0))
             continue;
-        last = (*at)->owner;
+        last = op->owner;
         n = in_slots(w, last);
         if (n < least) {
             best = at;
