@@ -38,8 +38,9 @@ INLINE __mmask16 first(int n)
 
 /* ---- tiles ---- */
 
-INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, const uint32_t *a,
-                       int n)
+/* C: registers of columns that hold any, so that narrow results (adapters) do no idle work. */
+INLINE void chain_tile(int R, int C, float *c, ptrdiff_t ldc, const struct packed *k,
+                       const uint32_t *a, int n)
 {
     __m512 acc[ROWS][COLS];
     const uint32_t *b = k->b;
@@ -48,7 +49,7 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < COLS; i++)
+        for (int i = 0; i < C; i++)
             acc[r][i] = k->clear ? _mm512_setzero_ps()
                                  : _mm512_maskz_loadu_ps(first(n - i * LANES),
                                                          c + r * ldc + (ptrdiff_t)i * LANES);
@@ -56,21 +57,21 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
         __m512i vb[COLS];
 
 #pragma GCC unroll 4
-        for (int i = 0; i < COLS; i++)
+        for (int i = 0; i < C; i++)
             vb[i] = _mm512_loadu_si512(b + (ptrdiff_t)i * LANES);
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             __m512i va = _mm512_set1_epi32((int)a[r * a_row]);
 
 #pragma GCC unroll 4
-            for (int i = 0; i < COLS; i++)
+            for (int i = 0; i < C; i++)
                 acc[r][i] = _mm512_dpbf16_ps(acc[r][i], (__m512bh)va, (__m512bh)vb[i]);
         }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < COLS; i++)
+        for (int i = 0; i < C; i++)
             _mm512_mask_storeu_ps(c + r * ldc + (ptrdiff_t)i * LANES, first(n - i * LANES),
                                   acc[r][i]);
 }
@@ -79,7 +80,12 @@ INLINE void chain_tile(int R, float *c, ptrdiff_t ldc, const struct packed *k, c
     static void chain_tile_##R(float *c, ptrdiff_t ldc, const struct packed *k, const uint32_t *a, \
                                int n)                                                              \
     {                                                                                              \
-        chain_tile(R, c, ldc, k, a, n);                                                            \
+        if (n > 2 * LANES)                                                                         \
+            chain_tile(R, COLS, c, ldc, k, a, n);                                                  \
+        else if (n > LANES)                                                                        \
+            chain_tile(R, 2, c, ldc, k, a, n);                                                     \
+        else                                                                                       \
+            chain_tile(R, 1, c, ldc, k, a, n);                                                     \
     }
 
 CHAIN_TILE(1)
@@ -135,6 +141,8 @@ INLINE void put_pair(uint32_t *to, const char *even, const char *odd, enum kern_
 {
 #pragma GCC unroll 4
     for (int i = 0; i < PANEL; i += LANES) {
+        if (i >= n)
+            break;
         size_t at = (size_t)i * kern_dtype_bytes(dtype);
         const char *second = odd ? odd + at : NULL;
         __mmask16 mask = first(n - i);

@@ -33,41 +33,31 @@ INLINE __m512 widen16(__m256i h, enum kern_dtype dtype)
         0xaaaaaaaa, _mm512_slli_epi32(word, 16), _mm512_castsi256_si512(h)));
 }
 
-INLINE __m512 widen(const char *w, enum kern_dtype dtype)
+/* The first of n elements, those of a step; zeros past the end. */
+INLINE __m512 tile_weights(enum kern_dtype dtype, const char *w, int n)
 {
+    __mmask16 mask = (__mmask16)(n >= TILE_STEP ? 0xffff : (1u << n) - 1);
+
     if (dtype == KERN_F32)
-        return _mm512_loadu_ps(w);
-    return widen16(_mm256_loadu_si256((const void *)w), dtype);
+        return n >= TILE_STEP ? _mm512_loadu_ps(w) : _mm512_maskz_loadu_ps(mask, w);
+    return widen16(n >= TILE_STEP ? _mm256_loadu_si256((const void *)w)
+                                  : _mm256_maskz_loadu_epi16(mask, w),
+                   dtype);
 }
 
-INLINE __m512 widen_part(const char *w, enum kern_dtype dtype, __mmask16 mask)
+/* Elements of a row of x from `at` on, those of a step; `end` is where the row ends. */
+INLINE __m512 tile_activations(const char *x, int at, int end)
 {
-    if (dtype == KERN_F32)
-        return _mm512_maskz_loadu_ps(mask, w);
-    return widen16(_mm256_maskz_loadu_epi16(mask, w), dtype);
+    const char *from = x + (size_t)at * sizeof(float);
+
+    if (end - at >= TILE_STEP)
+        return _mm512_loadu_ps(from);
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << (end - at)) - 1), from);
 }
 
-INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][4], const char *x, size_t ldx,
-                      const char *const w[4], int k, int n)
+INLINE __m512 tile_multiply(__m512 acc, __m512 x, __m512 w)
 {
-    bool whole = n >= TILE_STEP;
-    __mmask16 mask = (__mmask16)(whole ? 0xffff : (1u << n) - 1);
-    const char *at = x + (size_t)k * sizeof(float);
-    __m512 v[4];
-
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const char *from = w[i] + (size_t)k * kern_dtype_bytes(dtype);
-        v[i] = whole ? widen(from, dtype) : widen_part(from, dtype, mask);
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++, at += ldx) {
-        __m512 xr = whole ? _mm512_loadu_ps(at) : _mm512_maskz_loadu_ps(mask, at);
-
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            acc[r][i] = _mm512_fmadd_ps(xr, v[i], acc[r][i]);
-    }
+    return _mm512_fmadd_ps(x, w, acc);
 }
 
 #include "kernels/tile_avx512.h"

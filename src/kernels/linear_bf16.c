@@ -27,27 +27,25 @@ INLINE size_t tile_x_stride(const struct linear_job *b)
     return row_elements(b->w->k) * sizeof(uint16_t);
 }
 
-/* Prepared rows are padded with zeros, so only W needs a mask. */
-INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][4], const char *x, size_t ldx,
-                      const char *const w[4], int k, int n)
+/* The first of n elements, those of a step; zeros past the end. */
+INLINE __m512 tile_weights(enum kern_dtype dtype, const char *w, int n)
 {
-    size_t at = (size_t)k * sizeof(uint16_t);
-    __mmask32 mask = n >= TILE_STEP ? 0xffffffff : (1u << n) - 1;
-    __m512i v[4];
-
     (void)dtype;
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        v[i] = n >= TILE_STEP ? _mm512_loadu_si512(w[i] + at)
-                              : _mm512_maskz_loadu_epi16(mask, w[i] + at);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++) {
-        __m512bh xr = (__m512bh)_mm512_loadu_si512(x + (size_t)r * ldx + at);
+    return _mm512_castsi512_ps(n >= TILE_STEP ? _mm512_loadu_si512(w)
+                                              : _mm512_maskz_loadu_epi16((1u << n) - 1, w));
+}
 
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            acc[r][i] = _mm512_dpbf16_ps(acc[r][i], xr, (__m512bh)v[i]);
-    }
+/* Prepared rows are padded with zeros. */
+INLINE __m512 tile_activations(const char *x, int at, int end)
+{
+    (void)end;
+    return _mm512_loadu_ps(x + (size_t)at * sizeof(uint16_t));
+}
+
+INLINE __m512 tile_multiply(__m512 acc, __m512 x, __m512 w)
+{
+    return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_castps_si512(x),
+                            (__m512bh)_mm512_castps_si512(w));
 }
 
 #include "kernels/tile_avx512.h"

@@ -1,10 +1,14 @@
 /* kernels/tile_avx512.h - linear() in 512-bit registers: tiles of R rows of x times 4 rows of W.
  *
  * Shared by the exact and the BF16 kernel. The including file, compiled with AVX-512 F, BW, DQ and
- * VL, defines beforehand TILE_STEP                    elements of k that one step takes tile_x(b,
- * row)               where row `row` of the activations begins tile_x_stride(b)             bytes
- * from row to row tile_step(R, dtype, acc, x, ldx, w, k, n) adds elements [k, k + min(n,
- * TILE_STEP)) of R rows of x times four rows of W to the lanes
+ * VL, defines beforehand
+ *
+ * - TILE_STEP: elements of k that one step takes;
+ * - tile_x(b, row): where row `row` of the activations begins; tile_x_stride(b): bytes from row to
+ *   row;
+ * - tile_weights(dtype, w, n), tile_activations(x, at, end): a step's elements of a row of W and of
+ *   x;
+ * - tile_multiply(acc, x, w): adds their products to the lanes.
  *
  * W is read as it lies in memory. One row (decode) reads four streams a quarter of the range apart:
  * the CPU's own prefetcher follows them. More rows read neighbouring rows of W, prefetched a few
@@ -23,8 +27,7 @@ enum {
     TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
     PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
     X_BLOCK = 256 * 1024, /* bytes of x that stay in the second cache */
-    FEW_ROWS = 0,         /* up to here a tile's outputs go through all rows before the next ones */
-    GROUPS = 4, /* beyond, 6 rows of x meet this many tiles of outputs in the first cache */
+    GROUPS = 4,           /* tiles of outputs that 6 rows of x meet in the first cache */
 };
 
 /* The canonical tree of each of four outputs: within a 128-bit group the two unpacks put p0 beside
@@ -95,6 +98,25 @@ INLINE void put_tile(const struct linear_job *b, int R, int row, struct outputs 
             put_contiguous(b, y + o.j, b->n1 - o.j, sum_lanes(acc[r]), bias);
         else
             put_apart(b, y, o, sum_lanes(acc[r]), bias);
+    }
+}
+
+/* Elements of k, of which n are left, of R rows of x times four rows of W. */
+INLINE void tile_step(int R, enum kern_dtype dtype, __m512 acc[][TILE_OUT], const char *x,
+                      size_t ldx, const char *const w[TILE_OUT], int k, int n)
+{
+    __m512 v[TILE_OUT];
+
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_OUT; i++)
+        v[i] = tile_weights(dtype, w[i] + (size_t)k * kern_dtype_bytes(dtype), n);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++, x += ldx) {
+        __m512 xr = tile_activations(x, k, k + n);
+
+#pragma GCC unroll 4
+        for (int i = 0; i < TILE_OUT; i++)
+            acc[r][i] = tile_multiply(acc[r][i], xr, v[i]);
     }
 }
 
@@ -204,6 +226,7 @@ struct tiles {
     RUN_TILES(5, dtype)                                                                 \
     RUN_TILES(6, dtype)                                                                 \
     static const struct tiles tiles_##dtype = {                                         \
+                                                                                        \
         run_row_##dtype,                                                                \
         {run_tiles_##dtype##_1, run_tiles_##dtype##_2, run_tiles_##dtype##_3,           \
          run_tiles_##dtype##_4, run_tiles_##dtype##_5, run_tiles_##dtype##_6},          \
@@ -219,11 +242,10 @@ static int rows_in_cache(const struct linear_job *b)
 
 /* Every tile of a block asks for a part of what `ahead` bytes on follows the block's rows of W: one
  * that asked for all of it would outrun memory, and the others would leave it idle. */
-static struct fetch fetch_of(const struct linear_job *b, int tile, int tiles, int j, int groups,
-                             size_t ahead)
+static struct fetch fetch_of(const struct linear_job *b, int tile, int tiles, int j, size_t ahead)
 {
     size_t size = kern_dtype_bytes(b->w->dtype);
-    int steps = b->w->k * (int)size / LINE * groups, lines = (TILE_OUT + tiles - 1) / tiles;
+    int steps = b->w->k * (int)size / LINE * GROUPS, lines = (TILE_OUT + tiles - 1) / tiles;
     struct fetch f = {0};
 
     if (tile * lines < TILE_OUT) {
@@ -235,23 +257,22 @@ static struct fetch fetch_of(const struct linear_job *b, int tile, int tiles, in
     return f;
 }
 
-/* Rows [row0, row1) of x times `groups` tiles of outputs from j on. */
+/* Rows [row0, row1) of x times GROUPS tiles of outputs from j on. */
 static void linear_block(const struct linear_job *b, const struct tiles *t, int row0, int row1,
-                         int j, int groups, size_t ahead)
+                         int j, size_t ahead)
 {
     int n = (row1 - row0 + TILE_ROWS - 1) / TILE_ROWS;
 
     for (int row = row0, i = 0, R; row < row1; row += R, i++) {
         R = tile_rows(row1 - row, TILE_ROWS);
-        t->rows[R - 1](b, row, j, groups, fetch_of(b, i, n, j, groups, ahead));
+        t->rows[R - 1](b, row, j, GROUPS, fetch_of(b, i, n, j, ahead));
     }
 }
 
 static void linear_rows(const struct linear_job *b, const struct tiles *t, int n0)
 {
     size_t row_bytes = (size_t)b->w->k * kern_dtype_bytes(b->w->dtype);
-    int groups = b->m <= FEW_ROWS ? 1 : GROUPS;
-    size_t ahead = prefetch_distance(row_bytes, TILE_OUT * groups, PREFETCH);
+    size_t ahead = prefetch_distance(row_bytes, TILE_OUT * GROUPS, PREFETCH);
     int block = rows_in_cache(b);
 
     for (int row = 0; row < b->m; row += block) {
@@ -259,8 +280,8 @@ static void linear_rows(const struct linear_job *b, const struct tiles *t, int n
                             : b->later         ? b->later->after
                                                : NULL;
 
-        for (int j = n0; j < b->n1; j += groups * TILE_OUT)
-            linear_block(b, t, row, b->m - row < block ? b->m : row + block, j, groups,
+        for (int j = n0; j < b->n1; j += GROUPS * TILE_OUT)
+            linear_block(b, t, row, b->m - row < block ? b->m : row + block, j,
                          prefetch_from(b, j, row_bytes, ahead, after));
     }
 }

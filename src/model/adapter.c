@@ -30,6 +30,7 @@ void adapter_unref(struct adapter *a)
         return;
     free(a->loras);
     free(a->memory);
+    free(a->rounded);
     free(a);
 }
 
@@ -226,8 +227,12 @@ static struct adapter *make(struct reader *rd, int fd, const char *name, double 
                                                 .scale = (float)(scale * pair->ratio)};
     }
     a = adapter_with_memory(a, rd->e);
-    if (!a || read_all(rd, fd, a) == 0)
+    if (!a)
+        return NULL;
+    if (read_all(rd, fd, a) == 0) {
+        adapter_round(a);
         return a;
+    }
     adapter_unref(a);
     return NULL;
 }

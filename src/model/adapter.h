@@ -1,11 +1,11 @@
 /* model/adapter.h - a LoRA adapter beside a base model: y = (W x) + s (B (A x)), in this order.
  *
  * A directory as PEFT writes it: adapter_config.json and adapter_model.safetensors (F32, F16 or
- * BF16; never pickle). Matrices are f32 in memory: A [r,in], B [out,r], for linear layers of the
- * decoder and for lm_head (with a tied embedding: its output side only). s = scale * lora_alpha /
- * r, or lora_alpha / sqrt(r) with use_rslora; rank_pattern and alpha_pattern may give a module its
- * own (the first key that matches the end of its path). lora_dropout does not act. Docs:
- * docs/api/adapters.md.
+ * BF16; never pickle). Matrices are f32 in memory, and beside them rounded to BF16 for numerics
+ * that multiply those: A [r,in], B [out,r], for linear layers of the decoder and for lm_head (with
+ * a tied embedding: its output side only). s = scale * lora_alpha / r, or lora_alpha / sqrt(r) with
+ * use_rslora; rank_pattern and alpha_pattern may give a module its own (the first key that matches
+ * the end of its path). lora_dropout does not act. Docs: docs/api/adapters.md.
  *
  * Whatever would change the arithmetic and is not computed here (DoRA, biases, whole saved modules,
  * ...) is refused, and so is a key that fits no module: an adapter is never applied in part.
@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/kernels.h"
 
@@ -60,7 +61,9 @@ struct adapter {
     int n_modules;
     struct lora *loras; /* [n_layers][PROJECTIONS] */
     struct lora head;   /* lm_head */
+    size_t n_values;    /* of all matrices */
     float *memory;
+    uint16_t *rounded; /* the same values in the same order */
 };
 
 /* All places for matrices, numbered: the layers' in order, then lm_head. */
@@ -106,6 +109,25 @@ struct adapter *adapter_read(int dir_fd, const char *name, double scale,
 
 struct adapter *adapter_ref(struct adapter *a);
 void adapter_unref(struct adapter *a); /* NULL is allowed */
+
+/* Whether products beside a matrix of the base take rounded factors: as that matrix's own do. */
+static inline bool adapter_is_rounded(const struct kernels *k, const struct kern_matrix *base)
+{
+    return base->dtype == KERN_BF16 && k->linear_x_bytes(1, base->k) > 0;
+}
+
+/* A factor (the a or b of one of the adapter's places) as a product reads it. */
+static inline struct kern_matrix adapter_factor(const struct adapter *a,
+                                                const struct kern_matrix *factor, bool rounded)
+{
+    struct kern_matrix m = *factor;
+
+    if (rounded) {
+        m.dtype = KERN_BF16;
+        m.w = a->rounded + ((const float *)factor->w - a->memory);
+    }
+    return m;
+}
 
 /* The update of one matrix of a layer, or NULL. `w` points into *l (a field of struct layer). */
 const struct lora *adapter_lora(const struct adapter *a, int layer, const struct layer *l,

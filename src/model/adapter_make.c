@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "tensor/dtype.h"
 #include "tensor/safetensors.h"
 
 /* ---- making ---- */
@@ -68,14 +69,22 @@ struct adapter *adapter_blank(int n_layers, struct err *e)
 
 struct adapter *adapter_with_memory(struct adapter *a, struct err *e)
 {
-    a->memory = calloc(place(a) + 1, sizeof *a->memory);
-    if (!a->memory) {
+    a->n_values = place(a);
+    a->rounded = calloc(a->n_values + 1, sizeof *a->rounded);
+    a->memory = calloc(a->n_values + 1, sizeof *a->memory);
+    if (!a->memory || !a->rounded) {
         err_nomem(e);
         adapter_unref(a);
         return NULL;
     }
     place(a);
     return a;
+}
+
+void adapter_round(struct adapter *a)
+{
+    for (size_t i = 0; i < a->n_values; i++)
+        a->rounded[i] = dtype_f32_to_bf16(a->memory[i]);
 }
 
 static void shape_slots(struct adapter *a, const struct model_config *c,
@@ -169,6 +178,8 @@ struct adapter *adapter_new(const struct model_config *c, const struct lora_sett
     a = adapter_with_memory(a, e);
     for (int i = 0; a && (l = next_module(a, c, &i, module)); i++)
         draw(l, module, s->seed);
+    if (a)
+        adapter_round(a);
     return a;
 }
 

@@ -34,6 +34,8 @@ struct adapter *adapter_new(const struct model_config *c, const struct lora_sett
                             struct err *e);
 /* How many values the matrices of such an adapter have. */
 size_t adapter_floats(const struct model_config *c, const struct lora_settings *s);
+/* Rounds all values. Whoever has filled the matrices calls it, or rounds each value himself. */
+void adapter_round(struct adapter *a);
 /* Same modules, ranks and scales; the matrices lie in new memory, zero. */
 struct adapter *adapter_like(const struct adapter *a, struct err *e);
 /* Of two of the same shape: name and scales of one become those of the other. */

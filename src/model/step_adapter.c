@@ -4,7 +4,7 @@
  * Without an adapter in the step this is step_linear. With one, products, updates and the end of
  * the phase (residual, gate) are parts of their own; each does to a row what step_linear would, so
  * rows without an adapter keep their bits. Updates are cut into items of up to NARROW_ROWS rows of
- * one adapter and one matrix; A and B are f32 and run the exact kernels under any numerics. */
+ * one adapter and one matrix; A and B are rounded where the kernels round a product's weights. */
 #include <string.h>
 
 #include "base/pool.h"
@@ -14,11 +14,13 @@
 
 enum {
     ROW_ITEM = 16,
+    SCALED = 16,
     ITEMS_MAX = 3 * (FORWARD_ROWS_MAX + 1),
 };
 
 /* Rows of one adapter in the buffers of a phase. */
 struct block {
+    const struct adapter *adapter;
     const struct lora *lora;
     const struct linear_out *out;
     int row, n;
@@ -33,6 +35,27 @@ struct updates {
 
 /* ---- updates ---- */
 
+static void product(const struct forward *f, struct worker_scratch *w, float *y, const float *x,
+                    int ldx, int rows, struct kern_matrix m)
+{
+    if (m.dtype == KERN_BF16)
+        f->k->linear_x_prepare(w->px, x, ldx, 0, rows, m.k);
+    f->k->linear(y, m.n, x, ldx, m.dtype == KERN_BF16 ? w->px : NULL, rows, &m, 0, m.n, NULL, false,
+                 w->linear, NULL);
+}
+
+/* y + (s x), two roundings. Blocks of a fixed length become vectors. */
+static void add_scaled(float *restrict y, const float *restrict x, float s, int n)
+{
+    int i = 0;
+
+    for (; i + SCALED <= n; i += SCALED)
+        for (int l = 0; l < SCALED; l++)
+            y[i + l] = y[i + l] + s * x[i + l];
+    for (; i < n; i++)
+        y[i] = y[i] + s * x[i];
+}
+
 static void update_item(void *arg, int item, int worker)
 {
     const struct updates *u = arg;
@@ -41,6 +64,7 @@ static void update_item(void *arg, int item, int worker)
     const struct forward *f = u->s->f;
     struct worker_scratch *w = &f->worker[worker];
     const float *x = p->x + (size_t)b->row * (size_t)p->ldx;
+    bool rounded = adapter_is_rounded(f->k, b->out->w);
     int ldx = p->ldx, r = b->lora->a.n, n = b->lora->b.n;
 
     if (p->norm) {
@@ -49,16 +73,11 @@ static void update_item(void *arg, int item, int worker)
         x = w->lora_x;
         ldx = p->k;
     }
-    f->k->linear(w->lora_a, r, x, ldx, NULL, b->n, &b->lora->a, 0, r, NULL, false, w->linear, NULL);
-    f->k->linear(w->lora_b, n, w->lora_a, r, NULL, b->n, &b->lora->b, 0, n, NULL, false, w->linear,
-                 NULL);
-    for (int i = 0; i < b->n; i++) {
-        float *y = b->out->y + (size_t)(b->row + i) * (size_t)b->out->ldy;
-        const float *by = w->lora_b + (size_t)i * (size_t)n;
-
-        for (int j = 0; j < n; j++)
-            y[j] = y[j] + b->lora->scale * by[j];
-    }
+    product(f, w, w->lora_a, x, ldx, b->n, adapter_factor(b->adapter, &b->lora->a, rounded));
+    product(f, w, w->lora_b, w->lora_a, r, b->n, adapter_factor(b->adapter, &b->lora->b, rounded));
+    for (int i = 0; i < b->n; i++)
+        add_scaled(b->out->y + (size_t)(b->row + i) * (size_t)b->out->ldy,
+                   w->lora_b + (size_t)i * (size_t)n, b->lora->scale, n);
 }
 
 static void add_blocks(struct updates *u, const struct adapter *a, int row, int n)
@@ -69,7 +88,7 @@ static void add_blocks(struct updates *u, const struct adapter *a, int row, int 
         const struct lora *lora = adapter_lora(a, p->layer_index, p->layer, p->out[i].w);
 
         for (int at = 0; lora && at < n; at += NARROW_ROWS)
-            u->block[u->n++] = (struct block){lora, &p->out[i], row + at,
+            u->block[u->n++] = (struct block){a, lora, &p->out[i], row + at,
                                               n - at < NARROW_ROWS ? n - at : NARROW_ROWS};
     }
 }

@@ -197,6 +197,7 @@ static void chains_of_lora(struct pass *p, const struct lora *l)
     chain_times(t, p->head, HEAD_BLOCK,
                 (const float *)l->b.w + (size_t)p->back.block * (size_t)l->b.k, KERN_F32, l->b.k,
                 block_outs(p));
+    chain_of_weights(t, p->kb, p->job.model->head.dtype, NULL);
     if (!g->b)
         return;
     t = chains_add(&p->chains, g->b + (size_t)p->back.block * (size_t)l->b.k, l->b.k, block_outs(p),
@@ -204,6 +205,7 @@ static void chains_of_lora(struct pass *p, const struct lora *l)
     chain_outer(t, p->head, HEAD_BLOCK,
                 p->a.lora_u + (size_t)p->plan.rows * (size_t)p->plan.rank + at, p->plan.rank,
                 tile_rows(p));
+    chain_of_weights(t, p->kb, p->job.model->head.dtype, p->head_ends);
 }
 
 static void chains_of_block(struct pass *p)

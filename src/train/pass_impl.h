@@ -85,6 +85,7 @@ struct arena_rows {
 /* What one worker may write. */
 struct pass_scratch {
     void *linear, *chain;
+    void *px;       /* ROW_ITEM rows prepared for linear() */
     float *kt, *vt; /* [head_dim][64]: keys and values of one block, transposed */
     float *s, *ds;  /* [64][64] */
     float *sin;     /* [head_dim/2] */

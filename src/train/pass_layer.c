@@ -118,16 +118,23 @@ static void lora_item(void *arg, int item, int worker)
     const struct lora_rows *lr = arg;
     const struct pass *p = lr->p;
     int from = item * ROW_ITEM, n = end_of(item, ROW_ITEM, group_at_hand(p)->rows) - from;
-    int rank = p->plan.rank;
+    int rank = p->plan.rank, k = lr->m->k;
+    const float *x = lr->m->x + (size_t)from * (size_t)k;
+    const struct pass_scratch *w = &p->worker[worker];
+    bool rounded = adapter_is_rounded(p->k, lr->m->part[0].w);
 
+    if (rounded)
+        p->k->linear_x_prepare(w->px, x, k, 0, n, k);
     for (int i = 0; i < lr->m->n; i++) {
         const struct lora *l = lora_of(p, &lr->m->part[i]);
         float *u = lora_rows(p, p->a.lora_u, i) + (size_t)from * (size_t)rank;
 
         if (!l)
             continue;
-        p->k->linear(u, rank, lr->m->x + (size_t)from * (size_t)lr->m->k, lr->m->k, NULL, n, &l->a,
-                     0, l->a.n, NULL, false, p->worker[worker].linear, NULL);
+        struct kern_matrix a = adapter_factor(p->job.adapter, &l->a, rounded);
+
+        p->k->linear(u, rank, x, k, rounded ? w->px : NULL, n, &a, 0, a.n, NULL, false, w->linear,
+                     NULL);
         p->kb->scale(u, (size_t)n * (size_t)rank, l->scale);
     }
 }
@@ -153,10 +160,11 @@ static void add_lora_back(struct pass *p, const struct products *m)
             continue;
         t = chains_add(&p->chains, lora_rows(p, p->a.lora_du, i), p->plan.rank,
                        group_at_hand(p)->rows, l->a.n);
-        t->rows = COLUMNS;
         t->clear = true;
         t->factor = l->scale;
         chain_times(t, part->dy, part->ldy, l->b.w, KERN_F32, l->b.k, l->b.n);
+        chain_of_weights(t, p->kb, part->w->dtype, NULL);
+        t->rows = COLUMNS;
     }
 }
 
@@ -186,9 +194,11 @@ static void add_inputs(struct pass *p, const struct products *m)
     for (int i = 0; i < m->n; i++) {
         const struct lora *l = lora_of(p, &m->part[i]);
 
-        if (l)
-            chain_times(t, lora_rows(p, p->a.lora_du, i), p->plan.rank, l->a.w, KERN_F32, l->a.k,
-                        l->a.n);
+        if (!l)
+            continue;
+        chain_times(t, lora_rows(p, p->a.lora_du, i), p->plan.rank, l->a.w, KERN_F32, l->a.k,
+                    l->a.n);
+        chain_of_weights(t, p->kb, m->part[i].w->dtype, NULL);
     }
 }
 
@@ -197,14 +207,20 @@ static void add_lora(struct pass *p, const struct products *m, int i)
     const struct part *part = &m->part[i];
     const struct lora *l = lora_of(p, part);
     const struct lora_grad *g = &grads_at_hand(p)->lora[part->which];
+    const float *u = lora_rows(p, p->a.lora_u, i), *du = lora_rows(p, p->a.lora_du, i);
     int rows = group_at_hand(p)->rows;
+    struct chain_target *t;
 
-    if (l && g->b)
-        chain_outer(chains_add(&p->chains, g->b, l->b.k, l->b.n, l->b.k), part->dy, part->ldy,
-                    lora_rows(p, p->a.lora_u, i), p->plan.rank, rows);
-    if (l && g->a)
-        chain_outer(chains_add(&p->chains, g->a, l->a.k, l->a.n, l->a.k),
-                    lora_rows(p, p->a.lora_du, i), p->plan.rank, m->x, m->k, rows);
+    if (l && g->b) {
+        t = chains_add(&p->chains, g->b, l->b.k, l->b.n, l->b.k);
+        chain_outer(t, part->dy, part->ldy, u, p->plan.rank, rows);
+        chain_of_weights(t, p->kb, part->w->dtype, p->ends);
+    }
+    if (l && g->a) {
+        t = chains_add(&p->chains, g->a, l->a.k, l->a.n, l->a.k);
+        chain_outer(t, du, p->plan.rank, m->x, m->k, rows);
+        chain_of_weights(t, p->kb, part->w->dtype, p->ends);
+    }
 }
 
 static void add_weight(struct pass *p, const struct products *m, const struct part *part)

@@ -155,6 +155,9 @@ static void update_item(void *arg, int item, int worker)
     adam_update(&t->op.factors, to, m, v, params_floats(t->grad_array) + p->at, p->n);
     if (t->config.mode == TRAIN_FULL)
         store(t, p, to);
+    else
+        adam_store(t->op.next_adapter->rounded + (to - t->op.next_adapter->memory), KERN_BF16, to,
+                   p->n);
 }
 
 /* What no parameter writes is taken over from the present image. */

@@ -115,8 +115,9 @@ void trainer_free(struct trainer *t)
 size_t trainer_bytes(const struct trainer_config *c, const struct model *m)
 {
     size_t floats = c->mode == TRAIN_FULL ? m->n_parameters : adapter_floats(&m->config, &c->lora);
-    /* gradients, two moments; the masters, or two adapters: the present and the next one */
-    size_t arrays = c->mode == TRAIN_LORA ? 5 : m->dtype == KERN_F32 ? 3 : 4;
+    /* gradients, two moments; the masters, or two adapters, the present and the next one, each with
+     * its rounded half */
+    size_t arrays = c->mode == TRAIN_LORA ? 6 : m->dtype == KERN_F32 ? 3 : 4;
 
     return arrays * (floats * sizeof(float) + ST_DATA_ALIGN);
 }

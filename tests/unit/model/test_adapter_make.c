@@ -4,6 +4,7 @@
 #include "fixture.h"
 #include "model/adapter_make.h"
 #include "store/scratch.h"
+#include "tensor/dtype.h"
 
 static const char *const models[] = {"tiny-llama", "tiny-llama-untied-rope3", "tiny-qwen2",
                                      "tiny-qwen3", "tiny-lfm2"};
@@ -41,6 +42,28 @@ static void fill_b(struct adapter *a)
         for (size_t j = 0; j < count(&l->b); j++)
             values(&l->b)[j] = 0.01f * (float)((int)((j * 7 + (size_t)i) % 13) - 6);
     }
+    adapter_round(a);
+}
+
+static void is_rounded(const struct adapter *a, const struct kern_matrix *m)
+{
+    struct kern_matrix half = adapter_factor(a, m, true);
+
+    assert_int_equal(half.dtype, KERN_BF16);
+    for (size_t j = 0; j < count(m); j++)
+        assert_int_equal(((const uint16_t *)half.w)[j], dtype_f32_to_bf16(values(m)[j]));
+}
+
+static void all_is_rounded(const struct adapter *a)
+{
+    for (int i = 0; i < adapter_slots(a->n_layers); i++) {
+        const struct lora *l = adapter_slot_of(a, i);
+
+        if (!l->a.n)
+            continue;
+        is_rounded(a, &l->a);
+        is_rounded(a, &l->b);
+    }
 }
 
 static void same_matrices(const struct adapter *a, const struct adapter *b, bool same_a)
@@ -68,6 +91,7 @@ static void the_same_seed_gives_the_same_adapter(void **state)
     assert_int_equal(a->n_modules, 3 * 7 + 1);
     same_matrices(a, b, true);
     same_matrices(a, c, false);
+    all_is_rounded(a);
     adapter_unref(a);
     adapter_unref(b);
     adapter_unref(c);
@@ -317,6 +341,7 @@ static void a_written_adapter_reads_back_to_the_same_bits(void **state)
         struct adapter *b = read_adapter(d, &fx);
 
         same_matrices(a, b, true);
+        all_is_rounded(b);
         adapter_unref(a);
         adapter_unref(b);
         fixture_free(&fx);

@@ -2,6 +2,7 @@
 #include "train/trainer_fixture.h"
 
 #include "base/buf.h"
+#include "tensor/dtype.h"
 
 static struct adam brisk(void)
 {
@@ -166,6 +167,24 @@ static void a_resumed_run_gives_the_bits_of_one_that_never_stopped(void **state)
     check_resume("tiny-llama", TRAIN_FULL, true);
     check_resume("tiny-llama-f16", TRAIN_FULL, false);
     check_resume("tiny-qwen3-sharded-f32", TRAIN_FULL, false);
+}
+
+static void a_step_of_lora_leaves_the_rounded_values_beside_the_exact_ones(void **state)
+{
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, "tiny-llama", 2);
+    rig_make_trainer(&r, TRAIN_LORA, false, &lora);
+    for (int i = 0; i < 3; i++) { /* the third one takes the memory of the first */
+        train(&r, 1);
+        struct adapter *a = trainer_adapter(r.t);
+
+        for (size_t j = 0; j < a->n_values; j++)
+            assert_int_equal(a->rounded[j], dtype_f32_to_bf16(a->memory[j]));
+        adapter_unref(a);
+    }
+    rig_close(&r);
 }
 
 static void a_reset_run_starts_over(void **state)
@@ -611,6 +630,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_gives_the_bits_of_one_that_never_stopped),
+        cmocka_unit_test(a_step_of_lora_leaves_the_rounded_values_beside_the_exact_ones),
         cmocka_unit_test(a_reset_run_starts_over),
         cmocka_unit_test(a_loaded_adapter_changes_places_with_the_present_one_and_keeps_its_scale),
         cmocka_unit_test(slices_and_threads_change_no_bit),
