@@ -88,7 +88,7 @@ $(B)/tests/%: tests/unit/%.c $$(call libs_for,$$(firstword $$(subst /, ,$$*)))
 	    -lcmocka $(LDLIBS)
 
 # These let every allocation fail once.
-NO_MEMORY := $(foreach r,tensor store train,$(B)/tests/$(r)/test_no_memory)
+NO_MEMORY := $(foreach r,base tensor store train,$(B)/tests/$(r)/test_no_memory)
 $(NO_MEMORY): LDFLAGS += \
     $(foreach f,malloc calloc realloc reallocarray strdup strndup,-Wl,--wrap=$(f))
 

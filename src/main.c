@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "cli/commands.h"
 #include "daemon/cmd_reindex.h"
 #include "daemon/serve.h"
@@ -92,6 +93,7 @@ int main(int argc, char **argv)
     bool lost;
 
     fill_standard_streams();
+    json_memory_watch();
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit fails the write, not the process */
     if (isatty(STDOUT_FILENO))
         cli.out = cli_terminal(stdout);

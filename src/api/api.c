@@ -9,6 +9,7 @@
 #include "api/weaver/face.h"
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/nomem.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/refusal.h"
@@ -52,6 +53,7 @@ void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
     size_t n;
     const struct api_route *table = api_routes(&n);
 
+    nomem_forget();
     api_match_route(table, n, req->method, req->raw_path, &m);
     call.id = m.id;
     if (m.rest)

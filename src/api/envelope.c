@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/nomem.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/metrics.h"
@@ -18,20 +19,44 @@
 
 const char api_challenge[] = "Bearer realm=\"weights\"";
 
+/* Nothing that takes memory: the texts of both faces stand here as they are. */
+static void out_of_memory(struct api_call *call)
+{
+    bool v1 = strncmp(call->req->raw_path, "/v1/", 4) == 0;
+
+    log_ev(LOG_ERROR, "api.failed", "id=%s cause=\"out of memory\"", call->req->request_id);
+    http_resp_status(call->resp, 500);
+    http_resp_text(call->resp, "application/json",
+                   v1 ? "{\"error\":{\"message\":\"There is not enough memory.\",\"type\":"
+                        "\"server_error\",\"param\":null,\"code\":\"server_error\"}}"
+                      : "{\"success\":false,\"data\":null,\"error\":{\"code\":\"INTERNAL_ERROR\","
+                        "\"message\":\"There is not enough memory.\",\"details\":{\"user_message\":"
+                        "\"There is not enough memory.\",\"technical_message\":"
+                        "\"There is not enough memory.\"}}}");
+}
+
+/* Consumes text. What a request without memory would say cannot be trusted: a part of it may be
+ * missing, or what it refuses may be what there was no memory for. */
+void api_text(struct api_call *call, int status, struct buf *text)
+{
+    if (text->failed || nomem_noted()) {
+        buf_release(text);
+        out_of_memory(call);
+        return;
+    }
+    http_resp_status(call->resp, status);
+    http_resp_body(call->resp, "application/json", text);
+}
+
 void api_json(struct api_call *call, int status, json_t *body)
 {
     struct buf text = {0};
 
     if (body)
         json_write(&text, body);
-    if (!body || text.failed) {
-        buf_release(&text);
-        status = 500;
-        buf_add_str(&text, "{\"detail\":\"out of memory\"}");
-    }
+    text.failed |= !body;
     json_decref(body);
-    http_resp_status(call->resp, status);
-    http_resp_body(call->resp, "application/json", &text);
+    api_text(call, status, &text);
 }
 
 void api_bare(struct api_call *call, int status, const char *detail)
@@ -44,17 +69,6 @@ void api_ok(struct api_call *call, int status, json_t *data)
     api_json(
         call, status,
         json_pack("{s:b, s:o, s:n}", "success", 1, "data", data ? data : json_null(), "error"));
-}
-
-void api_text(struct api_call *call, int status, struct buf *text)
-{
-    if (text->failed) {
-        buf_release(text);
-        api_json(call, 500, NULL);
-        return;
-    }
-    http_resp_status(call->resp, status);
-    http_resp_body(call->resp, "application/json", text);
 }
 
 void api_text_begin(struct buf *text)
@@ -100,6 +114,8 @@ void api_fail(struct api_call *call, const struct refusal *r)
 {
     int status = refusal_status(r->code);
 
+    if (status >= 500) /* what failed is told in full, where there is memory for that */
+        nomem_forget();
     if (status == 500)
         log_ev(LOG_ERROR, "api.failed", "id=%s code=%s message=\"%s\"", call->req->request_id,
                refusal_wire_code(r->code), r->message);

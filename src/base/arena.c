@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nomem.h"
+
 enum { CHUNK_MIN = 4096, CHUNK_MAX = 1 << 18 };
 
 struct arena_chunk {
@@ -31,18 +33,25 @@ static struct arena_chunk *add_chunk(struct arena *a, size_t n)
     return c;
 }
 
+static void *fail(struct arena *a)
+{
+    a->failed = true;
+    nomem_note();
+    return NULL;
+}
+
 void *arena_alloc(struct arena *a, size_t n)
 {
     struct arena_chunk *c = a->head;
     void *piece;
 
     if (n > SIZE_MAX / 2)
-        return NULL;
+        return fail(a);
     n = (n + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
     if (!c || c->size - c->used < n)
         c = add_chunk(a, n);
     if (!c)
-        return NULL;
+        return fail(a);
     piece = c->bytes + c->used;
     c->used += n;
     a->used += n;

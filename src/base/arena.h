@@ -5,6 +5,7 @@
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct arena_chunk;
@@ -12,6 +13,7 @@ struct arena_chunk;
 struct arena {
     struct arena_chunk *head; /* the chunk that is being filled; older ones behind it */
     size_t used;              /* bytes of all pieces, padding included */
+    bool failed;              /* a piece could not be had; until arena_release */
 };
 
 void *arena_alloc(struct arena *a, size_t n);                 /* not zeroed; NULL: out of memory */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nomem.h"
+
 enum { PRINTF_FIRST = 32 }; /* room made before it is known how long the text is */
 
 char *buf_reserve(struct buf *b, size_t n)
@@ -30,6 +32,7 @@ char *buf_reserve(struct buf *b, size_t n)
 
 fail:
     b->failed = true;
+    nomem_note();
     return NULL;
 }
 

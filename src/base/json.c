@@ -46,17 +46,11 @@ int json_check_nesting(const char *text, size_t len, struct err *e)
 json_t *json_parse(const char *text, size_t len, struct err *e)
 {
     json_error_t at;
-    json_t *v;
 
     if (json_check_nesting(text, len, e) < 0)
         return NULL;
-    v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
-    if (!v && json_error_code(&at) == json_error_out_of_memory)
-        err_nomem(e);
-    else if (!v)
-        err_set(e, ERR_FORMAT, "malformed JSON at line %d, column %d: %s", at.line, at.column,
-                at.text);
-    return v;
+    return json_load_text(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &at,
+                          e);
 }
 
 static int read_whole(int fd, char *to, size_t n, struct err *e)

@@ -18,11 +18,19 @@ struct buf;
 
 enum { JSON_DEPTH_MAX = 64, JSON_NESTS_MAX = 1 << 20 };
 
+/* jansson's allocations that fail are noted (base/nomem.h). Once, before there are threads. */
+void json_memory_watch(void);
+
 /* 0, or -1 with ERR_FORMAT: text that jansson reads directly, with other flags than json_parse, is
  * looked at first. Its parser recurses, and the stacks of handlers are small. */
 int json_check_nesting(const char *text, size_t len, struct err *e);
 
-/* Owned value (json_decref), or NULL with ERR_FORMAT. Any JSON value is accepted at the top. */
+/* jansson's json_loadb with `flags`, of text that was looked at. Owned value, or NULL with
+ * ERR_FORMAT or ERR_NOMEM; *at as jansson fills it. */
+json_t *json_load_text(const char *text, size_t len, size_t flags, json_error_t *at, struct err *e);
+
+/* Owned value (json_decref), or NULL with ERR_FORMAT or ERR_NOMEM. Any JSON value is accepted at
+ * the top. */
 json_t *json_parse(const char *text, size_t len, struct err *e);
 json_t *json_parse_file(int dir_fd, const char *name, size_t max_bytes, struct err *e);
 

@@ -80,15 +80,20 @@ void sha256_free(struct sha256 *h)
     free(h);
 }
 
+/* Not SHA256(): that one takes memory, and without it leaves `out` as it was. */
 void sha256_of(const void *bytes, size_t n, unsigned char out[SHA256_BYTES])
 {
-    SHA256(bytes, n, out);
+    SHA256_CTX c;
+
+    SHA256_Init(&c);
+    SHA256_Update(&c, bytes, n);
+    SHA256_Final(out, &c);
 }
 
 void sha256_hex_of(const void *bytes, size_t n, char out[SHA256_HEX])
 {
     unsigned char digest[SHA256_BYTES];
 
-    SHA256(bytes, n, digest);
+    sha256_of(bytes, n, digest);
     to_hex(digest, out);
 }

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "base/err.h"
+#include "base/nomem.h"
 #include "http/call.h"
 
 const char *http_req_header(const struct http_req *req, const char *name)
@@ -28,6 +29,7 @@ char *http_percent_decode(const char *s, size_t len, bool plus_is_space, struct 
     char *out = malloc(len + 1), *to = out;
 
     if (!out) {
+        nomem_note();
         err_nomem(e);
         return NULL;
     }

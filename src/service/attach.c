@@ -17,7 +17,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "base/nomem.h"
 #include "engine/engine.h"
 #include "engine/image.h"
 #include "engine/image_bank.h"
@@ -163,12 +165,17 @@ static int install(struct op *op, struct refusal *r)
     struct service *s = op->s;
     struct attachment *at = &s->weights->attachment;
 
-    (void)r;
     a->moved = engine_resident(s->engine) != a->source ||
                s->weights->load_counter != a->load_counter; /* the copy may be of two versions */
     if (a->moved)
         return 0;
+    nomem_forget(); /* of the engine's thread */
     a->data = arena_answer(s, a->arena, op->served, a->id);
+    if (!a->data || nomem_noted()) { /* who cannot be told its id could never let go */
+        json_decref(a->data);
+        a->data = NULL;
+        return refuse(r, REFUSAL_INTERNAL_ERROR, "There is not enough memory.");
+    }
     image_bank_keep_spare(engine_bank(s->engine));
     engine_set_resident(s->engine, a->arena, served_ref(engine_served(s->engine)));
     a->arena = NULL;
@@ -237,7 +244,7 @@ static int attach(struct attach_op *a, struct refusal *r)
         if (attach_once(a, r) < 0)
             return -1;
         if (!a->moved)
-            return a->data ? 0 : refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory.");
+            return 0;
     }
     return refuse_with(r, REFUSAL_MODEL_BUSY, json_pack("{s:s}", "reason", "load_in_progress"),
                        "Other weights were loaded again and again while attaching; try again.");

@@ -149,6 +149,7 @@ static bool pass_on(struct choice *c)
 {
     bool found = stop_push(&c->stop, buf_str(&c->decoded), c->decoded.len, &c->ready);
 
+    c->failed |= c->decoded.failed || c->ready.failed; /* a part of the text is missing */
     c->characters += count_characters(&c->decoded);
     buf_reset(&c->decoded);
     return found;
@@ -184,6 +185,7 @@ void choice_finish(struct choice *c, enum chat_finish why)
         if (pass_on(c))
             why = CHAT_STOP;
         stop_flush(&c->stop, &c->ready);
+        c->failed |= c->ready.failed;
     }
     tell(c);
     tool_reader_finish(&c->tools);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "base/err.h"
 #include "engine/image.h"
 #include "service/core_loan.h"
 #include "service/op.h"
@@ -32,7 +33,7 @@ struct load_op {
     struct ckpt_reader *reader;
     struct st_index index;
     bool index_ok;
-    char index_problem[320];
+    struct err index_error;      /* why not */
     bool room;                   /* memory can hold a second image */
     struct image_staging staged; /* the verified bytes, when memory allowed to keep them */
     char sha256[SHA256_HEX];

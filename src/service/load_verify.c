@@ -46,11 +46,7 @@ int check_weights_file(void *ctx, struct refusal *r)
 
 static void read_header(struct load_op *op)
 {
-    struct err e = {0};
-
-    op->index_ok = st_index_read(&op->index, ckpt_reader_fd(op->reader), &e) == 0;
-    if (!op->index_ok)
-        memcpy(op->index_problem, e.msg, sizeof op->index_problem);
+    op->index_ok = st_index_read(&op->index, ckpt_reader_fd(op->reader), &op->index_error) == 0;
 }
 
 static void make_staging(struct load_op *op)
@@ -143,5 +139,9 @@ int check_weights_header(void *ctx, struct refusal *r)
 {
     const struct load_op *op = ctx;
 
-    return op->index_ok ? 0 : refuse_header(op->index_problem, op->index_problem, r);
+    const struct err *e = &op->index_error;
+
+    if (op->index_ok)
+        return 0;
+    return e->code == ERR_NOMEM ? refuse_internal(r, e) : refuse_header(e->msg, e->msg, r);
 }

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/json.h"
+#include "base/nomem.h"
 #include "store/name.h"
 #include "store/schema.h"
 
@@ -104,9 +105,12 @@ int manifest_write(void *draft, const char weights_sha256[SHA256_HEX], struct bu
         "signal_source", "parent",         "optimizer",  "selector_hash",
         "grader_hash",   "test",           "retention",  "weights_sha256",
     };
-    json_t *doc = json_object();
-    bool ok = doc != NULL;
+    bool before = nomem_noted(), ok;
+    json_t *doc;
 
+    nomem_forget();
+    doc = json_object();
+    ok = doc != NULL;
     for (size_t i = 0; ok && i < sizeof order / sizeof order[0]; i++)
         ok = json_object_set_new(doc, order[i], member_of(draft, order[i], weights_sha256)) == 0;
     if (ok) {
@@ -114,7 +118,10 @@ int manifest_write(void *draft, const char weights_sha256[SHA256_HEX], struct bu
         buf_add_char(out, '\n');
     }
     json_decref(doc);
-    return ok && !out->failed ? 0 : err_nomem(e);
+    ok = ok && !out->failed && !nomem_noted();
+    if (before)
+        nomem_note();
+    return ok ? 0 : err_nomem(e);
 }
 
 /* ---- reading ---- */

@@ -133,7 +133,10 @@ static void check_enum(struct check *c, const json_t *allowed, const json_t *v)
 
 static void check_text(struct check *c, const struct schema_node *n, const json_t *v)
 {
-    if (n->pattern && !schema_matches(n->regex, v))
+    int matches = n->pattern ? schema_matches(n->regex, v) : 1;
+
+    c->failed |= matches < 0;
+    if (matches == 0)
         report(c, "pattern", NULL, "must match %s", n->pattern);
     if (n->date_time && !schema_is_date_time(json_string_value(v), json_string_length(v)))
         report(c, "format", NULL, "must be an RFC 3339 date-time");

@@ -34,5 +34,6 @@ bool schema_is_date_time(const char *text, size_t len); /* RFC 3339 */
 /* ECMA-style, found anywhere. NULL: it does not compile, or no memory. Read-only afterwards. */
 struct schema_pattern *schema_pattern_new(const char *pattern);
 void schema_pattern_free(struct schema_pattern *p); /* NULL is allowed */
-bool schema_matches(const struct schema_pattern *p, const json_t *value);
+/* 1, 0, or -1: no memory. */
+int schema_matches(const struct schema_pattern *p, const json_t *value);
 #endif

@@ -121,14 +121,14 @@ void schema_pattern_free(struct schema_pattern *p)
     free(p);
 }
 
-bool schema_matches(const struct schema_pattern *p, const json_t *value)
+int schema_matches(const struct schema_pattern *p, const json_t *value)
 {
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
-    int rc = -1;
+    int rc = PCRE2_ERROR_NOMEMORY;
 
     if (data)
         rc = pcre2_match(p->code, (PCRE2_SPTR)json_string_value(value), json_string_length(value),
                          0, 0, data, NULL);
     pcre2_match_data_free(data);
-    return rc >= 0;
+    return rc == PCRE2_ERROR_NOMEMORY ? -1 : rc >= 0;
 }

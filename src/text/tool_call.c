@@ -70,13 +70,15 @@ static bool is_deep(const char *text, size_t len)
 static json_t *arguments_of(const json_t *call)
 {
     const json_t *v = json_object_get(call, "arguments");
+    json_error_t where;
+    struct err ignored;
 
     if (!v)
         v = json_object_get(call, "parameters");
     if (json_is_string(v) && is_deep(json_string_value(v), json_string_length(v)))
         return NULL;
     if (json_is_string(v))
-        return json_loadb(json_string_value(v), json_string_length(v), 0, NULL);
+        return json_load_text(json_string_value(v), json_string_length(v), 0, &where, &ignored);
     return v ? json_incref((json_t *)(uintptr_t)v) : json_object();
 }
 
@@ -126,13 +128,14 @@ static json_t *json_calls(const char *text, size_t len)
 
     while (list && at < len) {
         json_error_t where;
+        struct err ignored;
         json_t *v;
 
         if (strchr(" \t\r\n;", text[at]) && text[at]) {
             at++;
             continue;
         }
-        v = json_loadb(text + at, len - at, JSON_DISABLE_EOF_CHECK, &where);
+        v = json_load_text(text + at, len - at, JSON_DISABLE_EOF_CHECK, &where, &ignored);
         if (json_is_array(v))
             json_array_extend(list, v);
         else if (json_is_object(v))

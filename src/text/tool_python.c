@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
+#include "base/json.h"
 #include "base/utf8.h"
 #include "text/tool_call.h"
 
@@ -152,12 +154,14 @@ static json_t *string_value(struct python *p)
 
 static json_t *number_value(struct python *p)
 {
+    json_error_t where;
+    struct err ignored;
     size_t n = 0;
 
     while (p->at + n < p->end && p->at[n] && strchr("+-0123456789.eE", p->at[n]))
         n++;
     p->at += n;
-    return json_loadb(p->at - n, n, JSON_DECODE_ANY, NULL);
+    return json_load_text(p->at - n, n, JSON_DECODE_ANY, &where, &ignored);
 }
 
 static json_t *word_value(struct python *p)

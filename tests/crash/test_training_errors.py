@@ -86,7 +86,8 @@ class Client:
 
     def save(self):
         c = self.op(self.run.path + "/checkpoints", {"type": "weight_and_optimizer", "name": f"c{next(self.number)}"})
-        assert any(k["path"] == c["path"] and k["status"] == "completed" for k in self.run.checkpoints())
+        listed = [k for k in self.ask("GET", self.run.path + "/checkpoints")["items"] if k["path"] == c["path"]]
+        assert [k["status"] for k in listed] == ["completed"], c
 
     def load(self):
         self.op(self.fresh.path + "/load", {"path": self.saved["path"], "include_optimizer": True})

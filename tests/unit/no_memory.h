@@ -8,10 +8,17 @@
 #include <stddef.h>
 
 static atomic_long until_failure = -1; /* allocations that still succeed; -1: all of them */
+static atomic_bool lasting;            /* from the first failure on every one fails */
+static atomic_bool met;                /* one failed */
 
 static bool fails(void)
 {
-    return until_failure >= 0 && until_failure-- == 0;
+    bool now = until_failure == 0;
+
+    if (until_failure > 0 || (now && !lasting))
+        until_failure--;
+    met = met || now;
+    return now;
 }
 
 void *__real_malloc(size_t n);

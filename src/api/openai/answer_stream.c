@@ -14,6 +14,7 @@
 #include "api/openai/render.h"
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/nomem.h"
 #include "engine/served.h"
 #include "http/sse.h"
 
@@ -29,6 +30,7 @@ struct streaming {
     int n_calls[CHAT_N_MAX]; /* of each choice so far; streams with tools have one conversation */
     int held_choice;         /* whose reason is held back; -1: none */
     enum chat_finish held_reason;
+    bool failed; /* a chunk is missing: nothing more is sent but the error */
 };
 
 static void send_json(struct streaming *s, json_t *v)
@@ -37,8 +39,9 @@ static void send_json(struct streaming *s, json_t *v)
 
     if (v)
         json_write(&text, v);
-    if (text.len && !text.failed)
-        sse_send(s->out, text.data, text.len);
+    s->failed |= !v || text.failed || nomem_noted();
+    if (!s->failed && sse_send(s->out, text.data, text.len) < 0)
+        s->failed = true; /* or the client has left: it gets nothing any more */
     buf_release(&text);
     json_decref(v);
 }
@@ -126,10 +129,19 @@ static void send_terminal(struct streaming *s, const struct chat_usage *usage)
 static void end_stream(struct streaming *s, int rc, const struct chat_usage *usage,
                        const struct refusal *r)
 {
+    struct refusal lost = {0};
+
     if (rc == 0)
         send_terminal(s, usage);
-    else
-        send_json(s, openai_error(s->ask->call->api->service, r, 1));
+    if (rc == 0 && s->failed)
+        rc = refuse(&lost, REFUSAL_V1_INSUFFICIENT_MEMORY,
+                    "There is not enough memory for this answer.");
+    if (rc < 0) {
+        s->failed = false;
+        nomem_forget();
+        send_json(s, openai_error(s->ask->call->api->service, lost.code ? &lost : r, 1));
+    }
+    refusal_clear(&lost);
     sse_send(s->out, "[DONE]", strlen("[DONE]"));
     sse_end(s->out);
 }

@@ -152,8 +152,14 @@ int ask_read(struct ask *a, struct api_call *call, ask_parse_fn *parse, struct r
     struct refusal form = {0};
     int rc = ask_begin(a, call, r);
 
-    if (rc == 0)
-        return parse(a, r);
+    if (rc == 0) {
+        rc = parse(a, r);
+        if (a->no_memory ||
+            a->arena.failed) /* what is missing then is not what the request lacks */
+            rc = refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY,
+                        "There is not enough memory for this request now.");
+        return rc;
+    }
     if (a->body && ask_only_checks(a) && parse(a, &form) < 0 &&
         form.code == REFUSAL_V1_INVALID_PARAMETER)
         refuse_param(r, form.code, form.param, "%s", form.message);

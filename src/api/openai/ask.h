@@ -31,6 +31,7 @@ struct ask {
     struct chat_job job;
     struct embed_job embed; /* ask_parse_embedding */
     struct arena arena;
+    bool no_memory;          /* a part of it could not be made */
     json_t *owned;           /* array: what the job borrows and the body does not hold */
     struct grammar *grammar; /* owned: job.grammar, or NULL */
     json_t *ignored;         /* array of locations */

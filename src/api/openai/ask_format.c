@@ -22,7 +22,8 @@ static void take_grammar(struct ask *a, struct grammar *g, const struct err *e)
 
     a->grammar = g;
     a->job.grammar = g;
-    if (g)
+    a->no_memory |= !g && e->code == ERR_NOMEM;
+    if (g || a->no_memory)
         return;
     where = ask_path(a, SCHEMA_FIELD "%s", e->code == ERR_ARG ? e->detail : "");
     problem(a, REFUSAL_V1_RESPONSE_FORMAT_UNSUPPORTED, where, "%s: %s.", where, e->msg);

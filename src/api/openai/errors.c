@@ -6,7 +6,9 @@
 
 #include "api/api.h"
 #include "api/envelope.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "base/nomem.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/metrics.h"
@@ -72,6 +74,8 @@ void openai_fail(struct api_call *call, const struct refusal *r)
 {
     int status = refusal_status(r->code);
 
+    if (status >= 500) /* what failed is told in full, where there is memory for that */
+        nomem_forget();
     if (status >= 500)
         log_ev(status == 500 ? LOG_ERROR : LOG_INFO, "v1.failed", "id=%s code=%s message=\"%s\"",
                call->req->request_id, refusal_wire_code(r->code), r->message);

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/nomem.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/metrics.h"
@@ -32,12 +33,24 @@ static json_t *error_object(const struct refusal *r, const char *request_id)
     return o;
 }
 
+/* The status; the text is all that a client needs to try again. */
+static int out_of_memory(struct buf *text)
+{
+    buf_release(text);
+    buf_add_str(text, "{\"error\":\"internal_error\",\"message\":\"There is not enough memory.\","
+                      "\"retryable\":true,\"request_id\":\"\",\"details\":{}}");
+    return 500;
+}
+
 /* Status and JSON text of a refusal. */
 static int refused(struct api_call *call, const struct refusal *r, struct buf *text)
 {
     int status = refusal_status(r->code);
-    json_t *o = error_object(r, call->req->request_id);
+    json_t *o;
 
+    if (status >= 500) /* what failed is told in full, where there is memory for that */
+        nomem_forget();
+    o = error_object(r, call->req->request_id);
     metrics_refused(call->api->service->metrics, r->code);
     if (status >= 500)
         log_ev(status == 500 ? LOG_ERROR : LOG_INFO, "weaver.failed",
@@ -45,20 +58,14 @@ static int refused(struct api_call *call, const struct refusal *r, struct buf *t
                r->message);
     if (o)
         json_write(text, o);
-    else
-        buf_add_str(text, "{\"error\":\"internal_error\",\"message\":\"out of memory\","
-                          "\"retryable\":true}");
     json_decref(o);
-    return status;
+    return o ? status : out_of_memory(text);
 }
 
 static void send(struct api_call *call, int status, struct buf *text)
 {
-    if (text->failed) {
-        buf_release(text);
-        api_json(call, 500, NULL);
-        return;
-    }
+    if (text->failed)
+        status = out_of_memory(text);
     http_resp_status(call->resp, status);
     if (status == 503 || status == 429)
         http_resp_headerf(call->resp, "Retry-After", "%d", RETRY_S);
@@ -237,6 +244,8 @@ static void answer(struct api_call *call, const struct asked *a, struct buf *tex
     c.query = query;
     c.origin = buf_str(&origin);
     *status = run(call, a->route, &c, text);
+    if (c.file < 0 && nomem_noted())
+        *status = out_of_memory(text);
     if (ended)
         memcpy(ended, c.ended, UUID_TEXT);
     if (*status == 416)

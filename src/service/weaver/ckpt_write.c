@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/nomem.h"
 #include "engine/companions.h"
 #include "engine/image.h"
 #include "engine/run.h"
@@ -159,7 +160,9 @@ static int write_record(void *arg, const char sha256[SHA256_HEX], struct buf *ou
         json_write_pretty(out, o);
     buf_add_char(out, '\n');
     json_decref(o);
-    return o && !out->failed ? 0 : err_nomem(e);
+    if (!o || out->failed || nomem_noted()) /* of the job's thread; a part may be missing */
+        return err_nomem(e);
+    return 0;
 }
 
 /* ---- publishing ---- */

@@ -22,19 +22,22 @@
 
 enum { LINK_S = 15 * 60, MAC_HEX = 65 };
 
-static void sign(const struct weaver *w, const char *id, const char *name, int64_t expires,
+/* False: no memory. */
+static bool sign(const struct weaver *w, const char *id, const char *name, int64_t expires,
                  char out[MAC_HEX])
 {
     unsigned char mac[32] = {0};
     struct buf text = {0};
     unsigned n = 0;
+    bool ok;
 
     buf_printf(&text, "%s\n%s\n%" PRId64, id, name, expires);
-    HMAC(EVP_sha256(), w->link_key, sizeof w->link_key, (const unsigned char *)buf_str(&text),
-         text.len, mac, &n);
+    ok = !text.failed && HMAC(EVP_sha256(), w->link_key, sizeof w->link_key,
+                              (const unsigned char *)buf_str(&text), text.len, mac, &n);
     buf_release(&text);
     for (int i = 0; i < 32; i++)
         snprintf(out + 2 * (size_t)i, 3, "%02x", mac[i]);
+    return ok;
 }
 
 static json_t *file_object(const struct weaver *w, const struct weaver_call *c,
@@ -46,7 +49,10 @@ static json_t *file_object(const struct weaver *w, const struct weaver_call *c,
     struct buf url = {0};
     json_t *o = json_deep_copy(f);
 
-    sign(w, a->id, name, expires, mac);
+    if (!sign(w, a->id, name, expires, mac)) {
+        json_decref(o);
+        return NULL;
+    }
     buf_printf(&url, "%s/api/v1/artifacts/%s/files/%s?expires=%" PRId64 "&signature=%s", c->origin,
                a->id, name, expires, mac);
     json_object_set_new(o, "url", json_string(buf_str(&url)));
@@ -60,6 +66,7 @@ int weaver_artifact_files(struct weaver *w, struct weaver_call *c, struct refusa
     struct w_artifact a;
     const json_t *f;
     json_t *files;
+    bool whole = true;
     size_t i;
 
     if (w_artifact_find(w, c->key, &a, r) < 0)
@@ -72,9 +79,13 @@ int weaver_artifact_files(struct weaver *w, struct weaver_call *c, struct refusa
     }
     files = json_array();
     json_array_foreach (json_object_get(a.manifest, "files"), i, f) {
-        json_array_append_new(files, file_object(w, c, &a, f));
+        whole &= json_array_append_new(files, file_object(w, c, &a, f)) == 0;
     }
     json_decref(a.manifest);
+    if (!whole) {
+        json_decref(files);
+        return w_refuse_err(r, &(struct err){.code = ERR_NOMEM, .msg = "the list of files"});
+    }
     c->data = json_pack("{s:o}", "files", files);
     return 0;
 }
@@ -88,7 +99,8 @@ static int check_link(const struct weaver *w, const struct weaver_call *c, const
     long long at = expires ? strtoll(expires, NULL, 10) : 0;
     char mac[MAC_HEX];
 
-    sign(w, c->key, name, at, mac);
+    if (!sign(w, c->key, name, at, mac))
+        return w_refuse_err(r, &(struct err){.code = ERR_NOMEM, .msg = "the address"});
     if (!given || strlen(given) != MAC_HEX - 1 || CRYPTO_memcmp(given, mac, MAC_HEX - 1) != 0)
         return refuse(r, REFUSAL_W_LINK_EXPIRED,
                       "The address is not valid: ask for the artifact's files again.");

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/nomem.h"
 #include "base/str.h"
 #include "db/db.h"
 #include "service/service.h"
@@ -148,7 +149,7 @@ void w_op_done(struct weaver *w, struct w_op *op, struct buf *response)
 {
     struct refusal r = {0};
 
-    if (response->failed) {
+    if (response->failed || nomem_noted()) { /* a part of it may be missing */
         refuse(&r, REFUSAL_W_OUT_OF_MEMORY, "There was no memory for the result.");
         w_op_fail(w, op, &r);
         buf_release(response);

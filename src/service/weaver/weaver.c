@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/fs.h"
+#include "base/nomem.h"
 #include "db/db.h"
 #include "service/service.h"
 #include "service/weaver/answers.h"
@@ -114,6 +115,7 @@ static void *finisher(void *arg)
     while (!over) {
         struct w_op *op = take_ended(w, &over);
 
+        nomem_forget();
         if (op)
             op->ended(w, op);
         tick(w);
