@@ -2,10 +2,10 @@
  * after the last layer.
  *
  * Only rows with a target and a coefficient take part, packed one after the other. Their logits are
- * computed again, HEAD_ROWS x HEAD_BLOCK at a time, and become d logits = c (onehot - p) in place,
- * c = coef / temperature; an entropy H adds - q p (log p + H), q = entropy_coef / temperature.
- * Vocabulary blocks rise inside a tile of rows, tiles rise: so d h is one chain over the vocabulary
- * and d W one over the rows. */
+ * computed again, where the forward half could not keep them, HEAD_ROWS x HEAD_BLOCK at a time, and
+ * become d logits = c (onehot - p) in place, c = coef / temperature; an entropy H adds - q p (log p
+ * + H), q = entropy_coef / temperature. Vocabulary blocks rise inside a tile of rows, tiles rise:
+ * so d h is one chain over the vocabulary and d W one over the rows. */
 #include <math.h>
 #include <string.h>
 
@@ -154,6 +154,31 @@ static void differentiate(const struct pass *p, float *y, int row, int rows, int
     }
 }
 
+/* Rows rise: the last one tells. */
+static bool all_kept(const struct pass *p, int row, int rows)
+{
+    return kept_logits(p, call_row(p, row + rows - 1)) != NULL;
+}
+
+static void copy_kept(const struct pass *p, float *y, int row, int rows, int first, int n)
+{
+    for (int r = 0; r < rows; r++, y += HEAD_BLOCK)
+        memcpy(y, kept_logits(p, call_row(p, row + r)) + first, (size_t)n * sizeof *y);
+}
+
+static void compute_logits(const struct pass *p, float *y, int at, int rows, int first, int n,
+                           int worker)
+{
+    struct kern_matrix w = head_rows(p, first, n);
+    size_t px_row = w.dtype == KERN_BF16 ? p->k->linear_x_bytes(1, w.k) : 0;
+
+    p->k->linear(y, HEAD_BLOCK, p->a.h + (size_t)(p->back.tile + at) * (size_t)w.k, w.k,
+                 px_row ? (char *)p->head_px + (size_t)at * px_row : NULL, rows, &w, 0, n, NULL,
+                 false, p->worker[worker].linear, NULL);
+    if (head_lora(p))
+        add_lora(p, y, p->back.tile + at, rows, first, n, worker);
+}
+
 static void logits_item(void *arg, int item, int worker)
 {
     const struct pass *p = arg;
@@ -161,15 +186,12 @@ static void logits_item(void *arg, int item, int worker)
     int at = item / parts * HEAD_PART_ROWS, col = item % parts * HEAD_PART_OUTS;
     int rows = end_of(item / parts, HEAD_PART_ROWS, tile_rows(p)) - at;
     int n = end_of(item % parts, HEAD_PART_OUTS, block_outs(p)) - col;
-    struct kern_matrix w = head_rows(p, p->back.block + col, n);
-    size_t px_row = w.dtype == KERN_BF16 ? p->k->linear_x_bytes(1, w.k) : 0;
     float *y = p->head + (size_t)at * HEAD_BLOCK + col;
 
-    p->k->linear(y, HEAD_BLOCK, p->a.h + (size_t)(p->back.tile + at) * (size_t)w.k, w.k,
-                 px_row ? (char *)p->head_px + (size_t)at * px_row : NULL, rows, &w, 0, n, NULL,
-                 false, p->worker[worker].linear, NULL);
-    if (head_lora(p))
-        add_lora(p, y, p->back.tile + at, rows, p->back.block + col, n, worker);
+    if (all_kept(p, p->back.tile + at, rows))
+        copy_kept(p, y, p->back.tile + at, rows, p->back.block + col, n);
+    else
+        compute_logits(p, y, at, rows, p->back.block + col, n, worker);
     differentiate(p, y, p->back.tile + at, rows, p->back.block + col, n);
 }
 
@@ -178,7 +200,7 @@ static bool run_logits(struct pass *p)
     int H = p->config.hidden;
 
     if (p->back.block == 0 && p->back.item == 0 && p->job.model->head.dtype == KERN_BF16 &&
-        p->k->linear_x_bytes(1, H) > 0)
+        p->k->linear_x_bytes(1, H) > 0 && !all_kept(p, p->back.tile, tile_rows(p)))
         p->k->linear_x_prepare(p->head_px, p->a.h + (size_t)p->back.tile * (size_t)H, H, 0,
                                tile_rows(p), H);
     return back_items(p, logits_item, p,

@@ -51,12 +51,13 @@ struct group {
 struct plan {
     struct group *groups;
     int n_groups;
-    int n_slots;    /* sequences of the largest group */
-    int *slot_rows; /* [n_slots] longest sequence in each place */
-    int rows;       /* rows of the arena: largest group, or one chunk without a backward half */
-    int inputs;     /* layer inputs kept: n_layers + 1, or 1 */
-    int kept;       /* layers whose inner activations have their own place */
-    int rank;       /* widest LoRA, 0: none */
+    int n_slots;     /* sequences of the largest group */
+    int *slot_rows;  /* [n_slots] longest sequence in each place */
+    int rows;        /* rows of the arena: largest group, or one chunk without a backward half */
+    int inputs;      /* layer inputs kept: n_layers + 1, or 1 */
+    int kept;        /* layers whose inner activations have their own place */
+    int kept_logits; /* first rows of the call whose logits stay from forward to backward */
+    int rank;        /* widest LoRA, 0: none */
     size_t kv_bytes;
     size_t bytes; /* all of it */
 };
@@ -160,6 +161,7 @@ struct pass {
     int *head_ends;             /* [HEAD_ROWS]: where sequences end among the rows of a tile */
     float *head;                /* [HEAD_ROWS,HEAD_BLOCK] logits, then their gradients */
     void *head_px;              /* rows of a tile, prepared */
+    float *kept_logits;         /* [plan.kept_logits,vocab] */
 
     /* progress */
     enum stage stage;
@@ -199,6 +201,13 @@ void back_step(struct pass *p);
 bool back_items(struct pass *p, pool_fn *fn, void *arg, int n);
 /* The same for p->chains, made when back.item was 0. */
 bool back_chains(struct pass *p);
+
+/* The logits of a row of the call, if they stay; else NULL. */
+static inline float *kept_logits(const struct pass *p, int row)
+{
+    return row < p->plan.kept_logits ? p->kept_logits + (size_t)row * (size_t)p->config.vocab
+                                     : NULL;
+}
 
 /* ---- pass_head.c ---- */
 void head_begin(struct pass *p);

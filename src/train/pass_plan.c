@@ -102,6 +102,7 @@ static size_t cut_call(struct pass *p, const struct plan *pl, const struct pass_
         p->head = cutter_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
         p->head_ends = cutter_take(&c, HEAD_ROWS, sizeof *p->head_ends);
         p->head_px = cutter_take(&c, p->k->linear_x_bytes(HEAD_ROWS, g->hidden), 1);
+        p->kept_logits = cutter_rows(&c, 1, pl->kept_logits, g->vocab);
         cut_gradients(&p->a, &c, g, pl->rank, pl->rows);
     }
     return c.used;
@@ -183,7 +184,27 @@ static bool try_groups(const struct chooser *ch, int kept, int least)
     }
 }
 
-static int choose(const struct chooser *ch, struct err *e)
+/* The rest of the budget: what is kept is not multiplied again. Under a temperature the forward
+ * half has divided its logits, and the backward half wants them whole. */
+static void keep_logits(const struct chooser *ch)
+{
+    struct plan *pl = ch->pl;
+    size_t row = (size_t)ch->p->config.vocab * sizeof(float);
+    size_t room = ch->p->budget > pl->bytes ? (ch->p->budget - pl->bytes) / row : 0;
+    int rows = room < (size_t)ch->rows ? (int)room / HEAD_PART_ROWS * HEAD_PART_ROWS : ch->rows;
+
+    if (!ch->job->backward || ch->job->temperature != 1)
+        return;
+    for (; rows > 0; rows = (rows - 1) / HEAD_PART_ROWS * HEAD_PART_ROWS) {
+        pl->kept_logits = rows;
+        if (fits(ch, pl->kept))
+            return;
+    }
+    pl->kept_logits = 0;
+    fits(ch, pl->kept);
+}
+
+static int choose_layers(const struct chooser *ch, struct err *e)
 {
     int all = ch->job->backward ? ch->p->config.n_layers : 0;
 
@@ -267,8 +288,10 @@ int plan_make(struct pass *p, const struct pass_job *job, struct plan *plan, str
     plan->slot_rows = calloc((size_t)job->n_sequences, sizeof *plan->slot_rows);
     if (!plan->groups || !plan->slot_rows)
         err_nomem(e);
-    else if (choose(&ch, e) == 0)
+    else if (choose_layers(&ch, e) == 0) {
+        keep_logits(&ch);
         return 0;
+    }
     plan_release(plan);
     return -1;
 }

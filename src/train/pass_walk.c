@@ -213,7 +213,7 @@ static void run_logits(struct pass *p)
 
         a->target = p->target[row + p->active[at + i]];
         a->n_top = 0;
-        a->full = NULL;
+        a->full = kept_logits(p, row + p->active[at + i]);
         a->adapter = p->job.adapter;
         a->temperature = p->job.temperature;
         a->entropy = p->job.entropy;

@@ -146,6 +146,48 @@ static size_t least_budget(const char *model, const char *kernels, bool lora)
     return high;
 }
 
+/* A budget that keeps some of the logits, but not all of them. */
+static size_t some_logits_budget(const char *model, const char *kernels)
+{
+    struct fixture fx;
+    struct batch b;
+    size_t low = 0, high = BUDGET, most;
+
+    fixture_open(&fx, model, kernels, 1);
+    batch_make(&b, &fx.config);
+    most = memory_with(&fx, &b, NULL, BUDGET);
+    while (high - low > 4096) {
+        size_t mid = (low + high) / 2;
+
+        if (memory_with(&fx, &b, NULL, mid) == most)
+            high = mid;
+        else
+            low = mid;
+    }
+    size_t row = (size_t)fx.config.vocab * sizeof(float);
+    size_t none = memory_with(&fx, &b, NULL, high - (size_t)b.rows * row);
+    size_t some = memory_with(&fx, &b, NULL, high - (size_t)b.rows / 2 * row);
+
+    assert_true(none < some && some < most);
+    high -= (size_t)b.rows / 2 * row;
+    batch_free(&b);
+    fixture_close(&fx);
+    return high;
+}
+
+static void logits_that_are_kept_are_those_that_are_computed_again(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_TRAINED; i++) {
+        const struct way all = {"", "avx2", 2, {BUDGET, 0, 1}};
+        const struct way some = {
+            "some logits kept", "avx2", 2, {some_logits_budget(trained_models[i], "avx2"), 0, 1}};
+
+        check_ways(trained_models[i], &all, &some, 1, false, false);
+        check_ways(trained_models[i], &all, &some, 1, false, true);
+    }
+}
+
 static void slices_and_budgets_give_the_same_bits(void **state)
 {
     static const struct way all = {"", "avx2", 2, {BUDGET, 0, 1}};
@@ -195,6 +237,7 @@ int main(void)
         cmocka_unit_test(kernels_and_threads_give_the_same_bits),
         cmocka_unit_test(entropies_change_no_bit_either),
         cmocka_unit_test(slices_and_budgets_give_the_same_bits),
+        cmocka_unit_test(logits_that_are_kept_are_those_that_are_computed_again),
         cmocka_unit_test(fast_numerics_keep_their_bits),
     };
 
