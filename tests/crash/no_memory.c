@@ -1,7 +1,7 @@
 /* tests/crash/no_memory.c - a library to preload: lets one allocation of a running program fail.
  *
- * NO_MEMORY names a file of three 64-bit numbers, which the test maps too: armed (0: nothing fails),
- * how many allocations there were since, and which of them fails. */
+ * NO_MEMORY names a file of three 64-bit numbers, which the test maps too: armed (0: nothing
+ * fails), how many allocations there were since, and which of them fails. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

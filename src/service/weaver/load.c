@@ -53,7 +53,9 @@ static int check_numerics(struct weaver *w, const struct w_ckpt *k, struct refus
     json_t *record = fd < 0 ? NULL : ckpt_files_record(fd, &e);
     const char *name = json_string_value(json_object_get(record, "numerics"));
 
-    if (!record)
+    if (!record && e.code == ERR_NOMEM)
+        rc = w_refuse_err(r, &e);
+    else if (!record)
         rc = refuse(r, REFUSAL_W_CHECKPOINT_CORRUPT, "The checkpoint cannot be read: %s", e.msg);
     else if (name && strcmp(name, w_numerics(w)) != 0)
         rc = refuse_with(r, REFUSAL_W_CHECKPOINT_INCOMPATIBLE,
