@@ -284,6 +284,21 @@ def test_the_gap_between_sampler_and_trainer_is_zero_until_a_step(w, mode):
     assert "logprob_gap:max" not in run.forward(data, "cross_entropy")["metrics"]
 
 
+@pytest.mark.parametrize("base", ["tiny-llama", "tiny-lfm2"])
+def test_fast_numerics_leave_no_gap_either(make_server, base):
+    server = make_server(ENV | {"CAIRN_NUMERICS": "fast"}, model=None)
+    server.register(MODELS / base)
+    w = Weaver(server).connect()
+    for mode in ("lora", "full_ft"):
+        run = Run(w, base, training_mode=mode, lora_config={"rank": 5, "seed": 2})
+        run.train(2, 1e-2)
+        s = Sampler(w, model_path=run.export(), base_model=base)
+        data = [policy_datum(q) for q in s.sample(extra={"num_samples": 3}, max_tokens=8, seed=4)["sequences"]]
+        assert run.forward(data, "importance_sampling")["metrics"]["logprob_gap:max"] == 0
+        assert run.backward(data, "importance_sampling")["metrics"]["logprob_gap:max"] == 0
+    server.stop()
+
+
 def test_many_samplers_at_once_give_what_each_gives_alone(w, run):
     samplers = [Sampler(w, base_model="tiny-llama")]
     for _ in range(3):
