@@ -66,13 +66,13 @@ static bool stands_back(const struct batch *b)
 /* Epochs in rising order, round and round. Epochs are never reused. */
 struct gen *turn_next(const struct batch *b)
 {
-    const struct image *back = stands_back(b) ? b->engine->resident : NULL;
+    bool back = stands_back(b);
     struct gen *after = NULL, *least = NULL;
 
     for (struct gen *g = b->running; g; g = g->next) {
         if (gen_active(g) == 0)
             continue; /* waits for KV memory */
-        if (g->image == back && !g->spec.image)
+        if (back && reads_resident(g) && g->image == b->engine->resident)
             continue;
         if (g->image->epoch > b->last_epoch && (!after || g->image->epoch < after->image->epoch))
             after = g;

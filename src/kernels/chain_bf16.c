@@ -212,8 +212,10 @@ static void pack_columns(uint32_t *to, const struct chain *p, int i0, int rows,
         const float *odd = pairs[v].two ? even + p->a_step : NULL;
 
         if (v + AHEAD_A < n_pairs) {
-            fetch_row(even + 2 * AHEAD_A * p->a_step, (size_t)rows * sizeof *even);
-            fetch_row(even + (2 * AHEAD_A + 1) * p->a_step, (size_t)rows * sizeof *even);
+            const float *later = even + (ptrdiff_t)AHEAD_A * 2 * p->a_step;
+
+            fetch_row(later, (size_t)rows * sizeof *even);
+            fetch_row(later + p->a_step, (size_t)rows * sizeof *even);
         }
         for (int i = 0; i < rows; i += LANES)
             _mm512_storeu_si512(to + i, pair_f32(even + i, odd ? odd + i : NULL, first(rows - i)));
@@ -257,7 +259,7 @@ static void chain_block(const struct chain *p, struct packed *k, const struct ch
 void chain_bf16(const struct chain *p, void *scratch)
 {
     struct packed k = {.a = scratch, .b = (uint32_t *)scratch + A_WORDS};
-    struct chain_pair pairs[PAIRS];
+    struct chain_pair pairs[PAIRS] = {{0}};
     int t = 0, segment = 0;
 
     _Static_assert((A_WORDS + PANEL * PAIRS) * sizeof(uint32_t) <= CHAIN_SCRATCH, "scratch");
