@@ -53,13 +53,14 @@ bool json_is_whole(const json_t *v, int64_t *out);
 void json_write(struct buf *b, const json_t *v);
 void json_write_str(struct buf *b, const char *s, size_t len);
 
+/* The same with two-space indent, ": " and ",\n": the form of manifest.json. No newline at the end.
+ */
+void json_write_pretty(struct buf *b, const json_t *v);
+void json_write_real(struct buf *b, double v);
+
 /* A string that holds a NUL: who reads it as text would see it cut there. */
 bool json_holds_nul(const json_t *v);
 /* A string of text that may hold any bytes, a path or a quotation of a damaged file: those that are
  * not UTF-8 become '?'. Owned; NULL: out of memory. */
 json_t *json_repaired(const char *s);
-/* The same with two-space indent, ": " and ",\n": the form of manifest.json. No newline at the end.
- */
-void json_write_pretty(struct buf *b, const json_t *v);
-void json_write_real(struct buf *b, double v);
 #endif

@@ -126,6 +126,12 @@ struct kernels {
     float (*block_sum_exp)(const float *x, int n, float max);
 };
 
+/* Bytes of one row as a product with w reads it prepared; 0: it reads x itself. */
+static inline size_t kern_x_row_bytes(const struct kernels *k, const struct kern_matrix *w)
+{
+    return w->dtype == KERN_BF16 ? k->linear_x_bytes(1, w->k) : 0;
+}
+
 enum { LINEAR_SCRATCH = 512 * 1024 };
 
 /* The best table for this CPU. fast: bf16-1 where the CPU has AVX512-BF16, else the exact table

@@ -161,17 +161,17 @@ INLINE void multiply_tile(int R, enum kern_dtype dtype, __m512 acc[TILE_ROWS][TI
         tile_step(R, dtype, acc, x, ldx, w, k, left);
 }
 
-/* Rows [row, row + R) times the outputs of `n` tiles from j on. One function for each R and dtype:
- * what differs from tile to tile has to fit into registers, or its turn costs as much as a tenth of
- * the products. */
+/* Rows [row, row + R) times the outputs of GROUPS tiles from j on. One function for each R and
+ * dtype: what differs from tile to tile has to fit into registers, or its turn costs as much as a
+ * tenth of the products. */
 INLINE void run_tiles(const struct linear_job *b, int R, enum kern_dtype dtype, int row, int j,
-                      int n, struct fetch f)
+                      struct fetch f)
 {
     size_t row_bytes = (size_t)b->w->k * kern_dtype_bytes(dtype), ldx = tile_x_stride(b);
     const char *x = tile_x(b, row), *first = weight_row(b, j, kern_dtype_bytes(dtype));
     __m512 acc[TILE_ROWS][TILE_OUT];
 
-    for (; n > 0 && j < b->n1; n--, j += TILE_OUT, first += TILE_OUT * row_bytes) {
+    for (int n = 0; n < GROUPS && j < b->n1; n++, j += TILE_OUT, first += TILE_OUT * row_bytes) {
         int last = b->n1 - 1 - j;
         const char *const w[TILE_OUT] = {
             first,
@@ -204,14 +204,14 @@ INLINE void run_row(const struct linear_job *b, enum kern_dtype dtype, int j, in
 /* The functions for one dtype of W. */
 struct tiles {
     void (*row)(const struct linear_job *b, int j, int end, int stride);
-    void (*rows[TILE_ROWS])(const struct linear_job *b, int row, int j, int n, struct fetch f);
+    void (*rows[TILE_ROWS])(const struct linear_job *b, int row, int j, struct fetch f);
 };
 
-#define RUN_TILES(R, dtype)                                                                \
-    static void run_tiles_##dtype##_##R(const struct linear_job *b, int row, int j, int n, \
-                                        struct fetch f)                                    \
-    {                                                                                      \
-        run_tiles(b, R, KERN_##dtype, row, j, n, f);                                       \
+#define RUN_TILES(R, dtype)                                                         \
+    static void run_tiles_##dtype##_##R(const struct linear_job *b, int row, int j, \
+                                        struct fetch f)                             \
+    {                                                                               \
+        run_tiles(b, R, KERN_##dtype, row, j, f);                                   \
     }
 
 #define TILES_OF(dtype)                                                                 \
@@ -226,7 +226,6 @@ struct tiles {
     RUN_TILES(5, dtype)                                                                 \
     RUN_TILES(6, dtype)                                                                 \
     static const struct tiles tiles_##dtype = {                                         \
-                                                                                        \
         run_row_##dtype,                                                                \
         {run_tiles_##dtype##_1, run_tiles_##dtype##_2, run_tiles_##dtype##_3,           \
          run_tiles_##dtype##_4, run_tiles_##dtype##_5, run_tiles_##dtype##_6},          \
@@ -265,7 +264,7 @@ static void linear_block(const struct linear_job *b, const struct tiles *t, int 
 
     for (int row = row0, i = 0, R; row < row1; row += R, i++) {
         R = tile_rows(row1 - row, TILE_ROWS);
-        t->rows[R - 1](b, row, j, GROUPS, fetch_of(b, i, n, j, ahead));
+        t->rows[R - 1](b, row, j, fetch_of(b, i, n, j, ahead));
     }
 }
 

@@ -113,7 +113,7 @@ void adapter_unref(struct adapter *a); /* NULL is allowed */
 /* Whether products beside a matrix of the base take rounded factors: as that matrix's own do. */
 static inline bool adapter_is_rounded(const struct kernels *k, const struct kern_matrix *base)
 {
-    return base->dtype == KERN_BF16 && k->linear_x_bytes(1, base->k) > 0;
+    return kern_x_row_bytes(k, base) > 0;
 }
 
 /* A factor (the a or b of one of the adapter's places) as a product reads it. */

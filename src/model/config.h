@@ -85,4 +85,11 @@ static inline int model_kv_width(const struct model_config *c)
 {
     return c->n_kv_heads * c->head_dim;
 }
+/* The widest row that a linear layer reads. */
+static inline int model_widest_input(const struct model_config *c)
+{
+    int q = model_q_width(c), widest = c->hidden > c->ff ? c->hidden : c->ff;
+
+    return widest > q ? widest : q;
+}
 #endif

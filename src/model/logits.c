@@ -313,7 +313,7 @@ static void run_tile(struct logits *l, const struct model *m, const float *hidde
     const struct forward *f = l->f;
     struct tile t = {.l = l, .m = m, .hidden = hidden, .rows = rows, .n = n};
 
-    if (m->head.dtype == KERN_BF16 && f->k->linear_x_bytes(1, m->head.k) > 0) {
+    if (kern_x_row_bytes(f->k, &m->head) > 0) {
         f->k->linear_x_prepare(l->px, hidden, m->head.k, 0, n, m->head.k);
         t.px = l->px;
     }

@@ -109,7 +109,7 @@ static void plan_operand(struct plan *pl)
     const struct linear_phase *p = pl->p;
 
     pl->number = ++f->phase;
-    pl->px_row = p->out[0].w->dtype == KERN_BF16 ? f->k->linear_x_bytes(1, p->k) : 0;
+    pl->px_row = kern_x_row_bytes(f->k, p->out[0].w);
     pl->x = p->x;
     pl->ldx = p->ldx;
     if (pl->s->narrow)

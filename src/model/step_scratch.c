@@ -15,12 +15,6 @@ static int larger(int a, int b)
     return a > b ? a : b;
 }
 
-/* The widest row that a linear layer of this model reads. */
-static int widest_input(const struct model_config *c)
-{
-    return larger(larger(c->hidden, c->ff), model_q_width(c));
-}
-
 static void cut_rows_of_step(struct forward *f, struct cutter *c)
 {
     const struct model_config *g = &f->config;
@@ -34,14 +28,14 @@ static void cut_rows_of_step(struct forward *f, struct cutter *c)
     f->mixed = cutter_rows(c, 1, n, larger(q, g->hidden));
     f->gate = cutter_rows(c, 1, n, g->ff);
     f->up = cutter_rows(c, 1, n, g->ff);
-    f->px = cutter_take(c, 1, f->k->linear_x_bytes(n, widest_input(g)));
+    f->px = cutter_take(c, 1, f->k->linear_x_bytes(n, model_widest_input(g)));
     f->pages = cutter_take(c, PAGES_AHEAD, sizeof *f->pages);
 }
 
 static void cut_worker(struct forward *f, struct worker_scratch *w, struct cutter *c)
 {
     const struct model_config *g = &f->config;
-    int widest = widest_input(g), group = g->n_heads / g->n_kv_heads;
+    int widest = model_widest_input(g), group = g->n_heads / g->n_kv_heads;
     size_t pages = ((size_t)g->max_positions + KV_BLOCK - 1) / KV_BLOCK;
 
     w->norm = cutter_rows(c, 1, NARROW_ROWS, g->hidden);

@@ -30,8 +30,8 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
 {
     const struct second_pass *p = arg;
 
-    if (atomic_load(&p->s->stopping))
-        return err_set(e, ERR_CANCELLED, "the server is being stopped");
+    if (service_go_on(&p->s->stopping, e) < 0)
+        return -1;
     weights_place(p->to, p->index, offset, bytes, n);
     if (p->limit >= 0 && (int64_t)(offset + n) >= p->limit)
         return err_set(e, ERR_IO, "a read error that this test build was asked for");

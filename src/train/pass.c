@@ -18,16 +18,13 @@ static size_t cut_workers(struct pass *p, char *base)
 {
     struct cutter c = {.base = base};
     size_t block = (size_t)p->config.head_dim * KV_BLOCK;
-    int H = p->config.hidden, q = model_q_width(&p->config);
-    int widest = H > q ? H : q;
 
-    widest = widest > p->config.ff ? widest : p->config.ff;
     for (int i = 0; i < p->n_workers; i++) {
         struct pass_scratch *w = &p->worker[i];
 
         w->linear = cutter_take(&c, 1, LINEAR_SCRATCH);
         w->chain = cutter_take(&c, 1, CHAIN_SCRATCH);
-        w->px = cutter_take(&c, 1, p->k->linear_x_bytes(ROW_ITEM, widest));
+        w->px = cutter_take(&c, 1, p->k->linear_x_bytes(ROW_ITEM, model_widest_input(&p->config)));
         w->kt = cutter_take(&c, block, sizeof(float));
         w->vt = cutter_take(&c, block, sizeof(float));
         w->s = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);

@@ -170,7 +170,7 @@ static void compute_logits(const struct pass *p, float *y, int at, int rows, int
                            int worker)
 {
     struct kern_matrix w = head_rows(p, first, n);
-    size_t px_row = w.dtype == KERN_BF16 ? p->k->linear_x_bytes(1, w.k) : 0;
+    size_t px_row = kern_x_row_bytes(p->k, &w);
 
     p->k->linear(y, HEAD_BLOCK, p->a.h + (size_t)(p->back.tile + at) * (size_t)w.k, w.k,
                  px_row ? (char *)p->head_px + (size_t)at * px_row : NULL, rows, &w, 0, n, NULL,
@@ -199,8 +199,8 @@ static bool run_logits(struct pass *p)
 {
     int H = p->config.hidden;
 
-    if (p->back.block == 0 && p->back.item == 0 && p->job.model->head.dtype == KERN_BF16 &&
-        p->k->linear_x_bytes(1, H) > 0 && !all_kept(p, p->back.tile, tile_rows(p)))
+    if (p->back.block == 0 && p->back.item == 0 &&
+        kern_x_row_bytes(p->k, &p->job.model->head) > 0 && !all_kept(p, p->back.tile, tile_rows(p)))
         p->k->linear_x_prepare(p->head_px, p->a.h + (size_t)p->back.tile * (size_t)H, H, 0,
                                tile_rows(p), H);
     return back_items(p, logits_item, p,

@@ -6,7 +6,6 @@
 
 #include "api/api.h"
 #include "api/envelope.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/nomem.h"
 #include "http/request.h"

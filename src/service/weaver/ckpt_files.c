@@ -54,10 +54,8 @@ const char *ckpt_record_sha(const json_t *record, const char *file)
 
 static int block_hashed(void *arg, const void *bytes, size_t offset, size_t n, struct err *e)
 {
-    const atomic_bool *stop = arg;
-
     (void)bytes, (void)offset, (void)n;
-    return stop && atomic_load(stop) ? err_set(e, ERR_CANCELLED, "the server is being stopped") : 0;
+    return service_go_on(arg, e);
 }
 
 int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, const atomic_bool *stop,

@@ -142,8 +142,8 @@ static int read_merged(void *arg, void *to, size_t offset, size_t n, struct err 
 {
     const struct merged_source *s = arg;
 
-    if (atomic_load(s->stop))
-        return err_set(e, ERR_CANCELLED, "the server is being stopped");
+    if (service_go_on(s->stop, e) < 0)
+        return -1;
     memcpy(to, s->merged->weights->base + offset, n);
     return 0;
 }

@@ -11,6 +11,7 @@
 #include "engine/image.h"
 #include "model/adapter_make.h"
 #include "model/model.h"
+#include "service/service.h"
 #include "tensor/safetensors.h"
 #include "tensor/weights.h"
 
@@ -92,7 +93,7 @@ static int add_module(struct weights *w, const char *module, const struct lora *
     const struct st_tensor *t;
     float *sum;
     size_t row_bytes;
-    int o = 0;
+    int rc = 0;
 
     snprintf(name, sizeof name, "%s.weight", module);
     t = weights_find(w, name);
@@ -102,10 +103,10 @@ static int add_module(struct weights *w, const char *module, const struct lora *
     if (!sum)
         return err_nomem(e);
     row_bytes = (size_t)l->a.k * dtype_bytes(t->dtype);
-    for (; o < l->b.n && !(stop && atomic_load(stop)); o++)
+    for (int o = 0; o < l->b.n && (rc = service_go_on(stop, e)) == 0; o++)
         add_row((char *)weights_data(w, t) + (size_t)o * row_bytes, t->dtype, l, o, sum);
     free(sum);
-    return o == l->b.n ? 0 : err_set(e, ERR_CANCELLED, "the server is being stopped");
+    return rc;
 }
 
 static int add_all(struct weights *w, const struct model_config *c, const struct adapter *a,

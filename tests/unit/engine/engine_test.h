@@ -261,17 +261,26 @@ static inline struct gen_spec plain_spec(const struct gen_prompt *prompts, int n
                              .load_counter = 1};
 }
 
-static inline struct heard *submit(struct engine *en, struct gen_spec spec)
+/* on_token (or NULL) runs with arg on the engine thread. */
+static inline struct heard *submit_heard(struct engine *en, struct gen_spec spec,
+                                         void (*on_token)(void *arg, struct heard *h), void *arg)
 {
     struct heard *h = heard_new();
     struct err e = {0};
 
+    h->on_token = on_token;
+    h->arg = arg;
     spec.on_event = hear;
     spec.arg = h;
     h->gen = engine_submit(en, &spec, &e);
     if (!h->gen)
         fail_msg("%s", e.msg);
     return h;
+}
+
+static inline struct heard *submit(struct engine *en, struct gen_spec spec)
+{
+    return submit_heard(en, spec, NULL, NULL);
 }
 
 /* Tokens of a made-up prompt; the same for the same key. */

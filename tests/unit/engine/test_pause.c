@@ -42,15 +42,8 @@ static struct gen_spec spec_of(struct image *im, struct gen_prompt *prompts, con
 
 static struct heard *submit_standing(struct engine *en, struct gen_spec spec, struct stand *s)
 {
-    struct heard *h = heard_new();
-    struct err e = {0};
+    struct heard *h = submit_heard(en, spec, stand_still, s);
 
-    h->on_token = stand_still;
-    h->arg = s;
-    spec.on_event = hear;
-    spec.arg = h;
-    h->gen = engine_submit(en, &spec, &e);
-    assert_non_null(h->gen);
     while (!atomic_load(&s->reached))
         nap();
     return h;

@@ -55,17 +55,11 @@ static void cut_after_five(void *arg, struct heard *h)
 static void a_cut_from_the_token_handler_is_the_last_token(void **state)
 {
     struct engine *en = start_with_model("tiny-llama", 1, 1);
-    struct heard *h = heard_new();
-    struct gen_spec spec = plain_spec(&prompt, 1, 100);
-    struct err e = {0};
 
     (void)state;
     set_gate(en, GATE_HOLD); /* h->gen is set before the first event */
-    h->on_token = cut_after_five;
-    spec.on_event = hear;
-    spec.arg = h;
-    h->gen = engine_submit(en, &spec, &e);
-    assert_non_null(h->gen);
+    struct heard *h = submit_heard(en, plain_spec(&prompt, 1, 100), cut_after_five, NULL);
+
     set_gate(en, GATE_OPEN);
     heard_end(h, GEN_DONE);
     assert_int_equal(h->seq[0].n, 5);
@@ -293,20 +287,13 @@ static void nobody_in_the_background_ran(void *arg, struct heard *h)
 static void others_pass_those_in_the_background(void **state)
 {
     struct engine *en = start_with_model("tiny-llama", 1, 1);
-    struct heard *background[2], *other = heard_new();
-    struct gen_spec spec = plain_spec(&prompt, 1, 5);
-    struct err e = {0};
+    struct heard *background[2], *other;
 
     (void)state;
     set_gate(en, GATE_HOLD);
     for (int i = 0; i < 2; i++)
         background[i] = ask_in_background(en, 3);
-    other->on_token = nobody_in_the_background_ran;
-    other->arg = background;
-    spec.on_event = hear;
-    spec.arg = other;
-    other->gen = engine_submit(en, &spec, &e);
-    assert_non_null(other->gen);
+    other = submit_heard(en, plain_spec(&prompt, 1, 5), nobody_in_the_background_ran, background);
     set_gate(en, GATE_OPEN);
     expect(other, GEN_DONE);
     expect(background[0], GEN_DONE);

@@ -129,21 +129,6 @@ static void look_at_other(void *arg, struct heard *h)
         f->other_had = f->other->n_tokens; /* written by this thread, the engine's */
 }
 
-static struct heard *submit_watched(struct engine *en, struct gen_spec spec,
-                                    void (*on_token)(void *, struct heard *), void *arg)
-{
-    struct heard *h = heard_new();
-    struct err e = {0};
-
-    h->on_token = on_token;
-    h->arg = arg;
-    spec.on_event = hear;
-    spec.arg = h;
-    h->gen = engine_submit(en, &spec, &e);
-    assert_non_null(h->gen);
-    return h;
-}
-
 /* How many tokens an answer of LONG tokens had when one of n_tokens, asked for after a swap, began.
  */
 static int tokens_before(int64_t stand_back_ms, long sleep_ns, int n_tokens)
@@ -162,14 +147,14 @@ static int tokens_before(int64_t stand_back_ms, long sleep_ns, int n_tokens)
     assert_non_null(en);
     make_resident(en, base_weights(en), "old", 1);
     struct image *next = other_weights(en);
-    struct heard *before = submit_watched(en, spec, sleep_a_little, &sleep_ns);
+    struct heard *before = submit_heard(en, spec, sleep_a_little, &sleep_ns);
 
     heard_wait(before, heard_has_tokens, 3);
     make_resident(en, next, "new", 2);
     spec.load_counter = 2;
     spec.max_tokens = n_tokens;
     struct first_token first = {.other = before, .other_had = -1};
-    struct heard *after = submit_watched(en, spec, look_at_other, &first);
+    struct heard *after = submit_heard(en, spec, look_at_other, &first);
 
     heard_end(after, GEN_DONE);
     heard_end(before, GEN_DONE);
