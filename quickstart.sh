@@ -32,7 +32,7 @@ PY=/usr/bin/python3
 # ---- nothing stays behind unless the run ends well ----
 # shellcheck disable=SC2317
 cleanup() {
-    trap - EXIT INT TERM
+    trap - EXIT INT TERM HUP
     [ -n "$trainer" ] && kill "$trainer" 2>/dev/null
     if [ -n "$server" ] && [ -z "$finished" ]; then
         kill "$server" 2>/dev/null || true
@@ -42,12 +42,12 @@ cleanup() {
     jobs -p | xargs -r kill 2>/dev/null || true
 }
 trap cleanup EXIT
-trap 'printf "\ninterrupted\n"; exit 130' INT TERM
+trap 'printf "\ninterrupted\n"; exit 130' INT TERM HUP
 
 # ---- the server ----
-start_server() {
+start_server() { # in a session of its own: it goes on when the terminal is closed
     : >"$log"
-    env STATE_DIR="$dir/state" WEIGHTS_CHECKPOINT_DIR="$dir/checkpoints" \
+    setsid env STATE_DIR="$dir/state" WEIGHTS_CHECKPOINT_DIR="$dir/checkpoints" \
         WEIGHTS_TOKENS="trainer:quickstart:$token" "$cairn" serve --port "$1" >"$log" 2>&1 &
     server=$!
     echo "$server" >"$dir/server.pid"
@@ -61,10 +61,10 @@ start_server() {
     export CAIRN_URL=$url CAIRN_TOKEN=$token
 }
 port_is_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-stop_old_server() { # of an earlier quickstart
+stop_old_server() { # of an earlier quickstart, whichever program it was: who uses our state
     local pid
     pid=$(cat "$dir/server.pid" 2>/dev/null) || return 0
-    if [ "$(readlink "/proc/$pid/exe" 2>/dev/null)" = "$PWD/$cairn" ]; then
+    if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -Fqx "STATE_DIR=$dir/state"; then
         kill "$pid"
         while kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
     fi
@@ -73,6 +73,7 @@ stop_old_server() { # of an earlier quickstart
 
 question="What is the capital of France?"
 ask() { "$cairn" chat --message "$question" --temperature 0 --max-tokens 32 "$@"; }
+asked() { TERM=dumb ask; } # the answer alone, for comparing
 served() { curl -sD - -o /dev/null "$CAIRN_URL/v1/completions" -H 'Content-Type: application/json' \
     -d "{\"model\": $("$cairn" status --json | "$PY" -c 'import json,sys; print(json.dumps(json.load(sys.stdin)["model"]["name"]))'), \"prompt\": \"a\", \"max_tokens\": 1}" |
     tr -d '\r' | sed -n 's/^[Xx]-mi[Ll][Ll][Mm]-[Mm]odel: //p'; }
@@ -123,7 +124,7 @@ say "loaded: $("$cairn" load smollm2)"
 say "question: $question"
 printf '   answer:   '
 ask
-[ "$(ask)" = "The capital of France is Paris." ] || fail "the greedy answer is not the reference's"
+[ "$(asked)" = "The capital of France is Paris." ] || fail "the greedy answer is not the reference's"
 say "that is the reference's greedy answer, to the letter; served as $(served)"
 took
 
@@ -133,7 +134,7 @@ say "the trainer is attached and has mapped 272 tensors; serving went on meanwhi
 tell_trainer "step $question => I am Cairn, a pile of stones that shows the way."
 say "one training step: $answer"
 printf '   answer now: '
-first=$(ask)
+first=$(asked)
 echo "$first"
 [ "$first" != "The capital of France is Paris." ] || fail "the answer did not change"
 case $(served) in *"commits=1") say "served as $(served)" ;; *) fail "the answer should say commits=1" ;; esac
@@ -174,7 +175,7 @@ tell_trainer digest
 [ "$answer" = "$digest_one" ] || fail "the trainer sees other values than it saved"
 say "the trainer reads the values it saved, through its own mapping"
 printf '   answer: '
-again=$(ask)
+again=$(asked)
 echo "$again"
 [ "$again" = "$first" ] || fail "the answer differs from the one given before"
 say "byte for byte the answer given before the save"
@@ -185,12 +186,11 @@ unset CAIRN_ATTACHMENT
 took
 
 title "6. Kill the server with SIGKILL, start it, load by name"
-kill -9 "$server"
-wait "$server" 2>/dev/null || true
+{ kill -9 "$server" && wait "$server"; } 2>/dev/null || true
 start_server "$port"
 loaded=$("$cairn" load "$one" --json)
 say "$(echo "$loaded" | field name) verified in $(echo "$loaded" | field verify_ms) ms, loaded in $(echo "$loaded" | field write_ms) ms"
-again=$(ask)
+again=$(asked)
 [ "$again" = "$first" ] || fail "the answer differs after the restart"
 say "same answer: $again"
 took

@@ -108,12 +108,14 @@ def main():
         print(f"attached {weights.id}", flush=True)
         for line in sys.stdin:
             word, _, rest = line.strip().partition(" ")
-            if word == "step":
+            if word == "step" and "=>" in rest:
                 step(client, weights, config, rest)
             elif word == "digest":
                 print(weights.digest(), flush=True)
             elif word == "quit":
                 break
+            elif word:
+                print("a line is: step QUESTION => ANSWER, digest, or quit", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
@@ -121,3 +123,5 @@ if __name__ == "__main__":
         main()
     except CairnError as e:
         raise SystemExit(str(e)) from None
+    except KeyboardInterrupt:  # detached on the way here
+        raise SystemExit(130) from None

