@@ -72,7 +72,7 @@ stop_old_server() { # of an earlier quickstart, whichever program it was: who us
 }
 
 question="What is the capital of France?"
-ask() { "$cairn" chat --message "$question" --temperature 0 --max-tokens 32 "$@"; }
+ask() { "$cairn" chat --message "$question" --temperature 0 --max-tokens 32; }
 asked() { TERM=dumb ask; } # the answer alone, for comparing
 served() { curl -sD - -o /dev/null "$CAIRN_URL/v1/completions" -H 'Content-Type: application/json' \
     -d "{\"model\": $("$cairn" status --json | "$PY" -c 'import json,sys; print(json.dumps(json.load(sys.stdin)["model"]["name"]))'), \"prompt\": \"a\", \"max_tokens\": 1}" |
