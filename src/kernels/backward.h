@@ -30,7 +30,7 @@ struct chain {
     ptrdiff_t a_row, a_step;
     const void *b;
     enum kern_dtype b_dtype;
-    ptrdiff_t ldb; /* elements */
+    ptrdiff_t ldb;   /* elements */
     int m, n, steps; /* steps >= 1 */
     bool clear;      /* c starts from zero, whatever it holds */
     /* chain_pairs: steps are counted in pairs from each of these rising ends on, the last of which
@@ -47,6 +47,17 @@ struct conv_back {
     const void *taps, *bias; /* [H,K]; [H] or NULL */
     enum kern_dtype dtype;
     float *d_taps, *d_bias; /* added to; each may be NULL */
+};
+
+/* Query rows of one head against one block of keys: row i sees the first keys + i of them, at least
+ * one and at most KV_BLOCK; what lies behind them is not read. */
+struct attention_tile {
+    float *s;  /* [rows][KV_BLOCK]: q.k */
+    float *dp; /* the same: dout.v */
+    int rows, keys;
+    float scale;
+    float *stats; /* of row i at i * ld: maximum of s scale, sum of exp(s scale - max) */
+    ptrdiff_t ld;
 };
 
 struct kernels_back {
@@ -81,11 +92,17 @@ struct kernels_back {
     /* x *= f */
     void (*scale)(float *x, size_t n, float f);
 
-    /* One query row against the keys of one block, s = q.k, dp = dout.v: of the first `keys`,
-     * p = exp(s scale - max) inv, ds = p (dp - mean) scale; zero for the rest up to KV_BLOCK.
-     * In place: s becomes p, dp becomes ds. mean = dout.out. */
-    void (*attention_row)(float s[KV_BLOCK], float dp[KV_BLOCK], int keys, float scale, float max,
-                          float inv, float mean);
+    /* The canonical dot product of kernels.h. */
+    float (*dot)(const float *a, const float *b, int n);
+
+    /* Maximum and sum go on over the tile's keys, as the forward pass does from page to page:
+     * sum = fma(sum, exp(max before - max), this tile's in 16 lanes and the canonical tree).
+     * A first tile goes on from -infinity and 0. dp is not used. */
+    void (*attention_stats)(const struct attention_tile *t);
+
+    /* In place: s becomes p = exp(s scale - max) inv, dp becomes ds = p (dp - mean) scale, both
+     * zero for keys that a row does not see. stats: max, inv = 1 / sum, mean = dout.out. */
+    void (*attention)(const struct attention_tile *t);
 
     /* Channels [c0,c1). With g = dz C: d_taps[c,j] is one chain over rising t, d_bias[c] likewise;
      * du[t] one chain over j falling, from g[t] on. */

@@ -16,7 +16,9 @@ const struct kernels_back kernels_back_avx512 = {
     .swiglu = swiglu_back,
     .softmax = softmax_back,
     .scale = scale,
-    .attention_row = attention_row,
+    .dot = dot,
+    .attention_stats = attention_stats,
+    .attention = attention_back,
     .short_conv = short_conv_back,
 };
 
@@ -30,6 +32,8 @@ const struct kernels_back kernels_back_bf16 = {
     .swiglu = swiglu_back,
     .softmax = softmax_back,
     .scale = scale,
-    .attention_row = attention_row,
+    .dot = dot,
+    .attention_stats = attention_stats,
+    .attention = attention_back,
     .short_conv = short_conv_back,
 };

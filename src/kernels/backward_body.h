@@ -85,19 +85,66 @@ static void scale(float *x, size_t n, float f)
     }
 }
 
-static void attention_row(float s[KV_BLOCK], float dp[KV_BLOCK], int keys, float factor, float max,
-                          float inv, float mean)
+static float dot(const float *a, const float *b, int n)
+{
+    v16 lanes = v16_set(0);
+
+    for (int i = 0; i < n; i += LANES)
+        lanes = v16_fma(v16_load_n(a + i, n - i), v16_load_n(b + i, n - i), lanes);
+    return v16_sum(lanes);
+}
+
+/* ---- attention ---- */
+
+INLINE void stats_row(const float *s, int keys, v16 factor, float *st)
+{
+    v16 low = v16_set(-INFINITY), top = low, lanes = v16_set(0);
+    float max;
+
+    for (int i = 0; i < keys; i += LANES)
+        top = v16_max(v16_select(v16_first(keys - i), v16_mul(v16_load(s + i), factor), low), top);
+    max = v16_largest(top);
+    max = max > st[0] ? max : st[0];
+    for (int i = 0; i < keys; i += LANES) {
+        v16 e = v16_exp(v16_sub(v16_mul(v16_load(s + i), factor), v16_set(max)));
+
+        lanes = v16_add(lanes, v16_select(v16_first(keys - i), e, v16_set(0)));
+    }
+    st[1] = fmaf(st[1], kern_exp(st[0] - max), v16_sum(lanes));
+    st[0] = max;
+}
+
+static void attention_stats(const struct attention_tile *t)
+{
+    for (int i = 0; i < t->rows; i++)
+        stats_row(t->s + (ptrdiff_t)i * KV_BLOCK, attention_keys(t, i), v16_set(t->scale),
+                  t->stats + i * t->ld);
+}
+
+INLINE void attention_row(float *s, float *dp, int keys, v16 factor, const float *st)
 {
     v16 zero = v16_set(0);
 
     for (int i = 0; i < KV_BLOCK; i += LANES) {
-        v16 e = v16_exp(v16_sub(v16_mul(v16_load(s + i), v16_set(factor)), v16_set(max)));
-        v16 p = v16_mul(e, v16_set(inv));
-        v16 d = v16_mul(v16_mul(p, v16_sub(v16_load(dp + i), v16_set(mean))), v16_set(factor));
+        v16 p = zero, d = zero;
 
-        v16_store(s + i, v16_select(v16_first(keys - i), p, zero));
-        v16_store(dp + i, v16_select(v16_first(keys - i), d, zero));
+        if (i < keys) {
+            p = v16_exp(v16_sub(v16_mul(v16_load(s + i), factor), v16_set(st[0])));
+            p = v16_mul(p, v16_set(st[1]));
+            d = v16_mul(v16_mul(p, v16_sub(v16_load(dp + i), v16_set(st[2]))), factor);
+            p = v16_select(v16_first(keys - i), p, zero);
+            d = v16_select(v16_first(keys - i), d, zero);
+        }
+        v16_store(s + i, p);
+        v16_store(dp + i, d);
     }
+}
+
+static void attention_back(const struct attention_tile *t)
+{
+    for (int i = 0; i < t->rows; i++)
+        attention_row(t->s + (ptrdiff_t)i * KV_BLOCK, t->dp + (ptrdiff_t)i * KV_BLOCK,
+                      attention_keys(t, i), v16_set(t->scale), t->stats + i * t->ld);
 }
 
 /* ---- short convolution: 16 channels at a time ---- */

@@ -116,15 +116,51 @@ static void scale_ref(float *x, size_t n, float f)
         x[i] *= f;
 }
 
-static void attention_row_ref(float s[KV_BLOCK], float dp[KV_BLOCK], int keys, float scale,
-                              float max, float inv, float mean)
+static float dot_ref(const float *a, const float *b, int n)
 {
-    for (int j = 0; j < KV_BLOCK; j++) {
-        float p = kern_exp(s[j] * scale - max) * inv;
+    float lane[LANES] = {0};
 
-        s[j] = j < keys ? p : 0;
-        dp[j] = j < keys ? p * (dp[j] - mean) * scale : 0;
+    for (int i = 0; i < n; i++)
+        lane[i % LANES] = fmaf(a[i], b[i], lane[i % LANES]);
+    return lanes_sum(lane);
+}
+
+/* ---- attention ---- */
+
+static void stats_row(const float *s, int keys, float scale, float *st)
+{
+    float max = st[0], lane[LANES] = {0};
+
+    for (int j = 0; j < keys; j++)
+        max = s[j] * scale > max ? s[j] * scale : max;
+    for (int j = 0; j < keys; j++)
+        lane[j % LANES] += kern_exp(s[j] * scale - max);
+    st[1] = fmaf(st[1], kern_exp(st[0] - max), lanes_sum(lane));
+    st[0] = max;
+}
+
+static void attention_stats_ref(const struct attention_tile *t)
+{
+    for (int i = 0; i < t->rows; i++)
+        stats_row(t->s + (ptrdiff_t)i * KV_BLOCK, attention_keys(t, i), t->scale,
+                  t->stats + i * t->ld);
+}
+
+static void attention_row(float *s, float *dp, int keys, float scale, const float *st)
+{
+    for (int j = 0; j < keys; j++) {
+        s[j] = kern_exp(s[j] * scale - st[0]) * st[1];
+        dp[j] = s[j] * (dp[j] - st[2]) * scale;
     }
+    for (int j = keys; j < KV_BLOCK; j++)
+        s[j] = dp[j] = 0;
+}
+
+static void attention_back_ref(const struct attention_tile *t)
+{
+    for (int i = 0; i < t->rows; i++)
+        attention_row(t->s + (ptrdiff_t)i * KV_BLOCK, t->dp + (ptrdiff_t)i * KV_BLOCK,
+                      attention_keys(t, i), t->scale, t->stats + i * t->ld);
 }
 
 /* ---- short convolution ---- */
@@ -206,7 +242,9 @@ const struct kernels_back kernels_back_ref = {
     .swiglu = swiglu_back_ref,
     .softmax = softmax_back_ref,
     .scale = scale_ref,
-    .attention_row = attention_row_ref,
+    .dot = dot_ref,
+    .attention_stats = attention_stats_ref,
+    .attention = attention_back_ref,
     .short_conv = short_conv_back_ref,
 };
 
@@ -220,6 +258,8 @@ const struct kernels_back kernels_back_bf16_ref = {
     .swiglu = swiglu_back_ref,
     .softmax = softmax_back_ref,
     .scale = scale_ref,
-    .attention_row = attention_row_ref,
+    .dot = dot_ref,
+    .attention_stats = attention_stats_ref,
+    .attention = attention_back_ref,
     .short_conv = short_conv_back_ref,
 };

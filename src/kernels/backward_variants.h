@@ -25,6 +25,12 @@ static inline void chain_fetch_c(const float *c, ptrdiff_t ldc, int rows, int co
             __builtin_prefetch(c + i, 1, 3);
 }
 
+/* Keys that row i sees. */
+static inline int attention_keys(const struct attention_tile *t, int i)
+{
+    return t->keys + i < KV_BLOCK ? t->keys + i : KV_BLOCK;
+}
+
 /* Two steps, or one and nothing. */
 struct chain_pair {
     int t;

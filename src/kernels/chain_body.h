@@ -125,6 +125,17 @@ static void pack_b(float *to, const struct chain *p, int t0, int steps, int j)
         pack_rows(to, p, KERN_BF16, t0, steps, j);
 }
 
+/* The panel as the tiles read it: where B is one already and they read no further, as it lies. */
+static const float *panel_b(float *scratch, const struct chain *p, int t0, int steps, int j)
+{
+    bool whole = p->n == PANEL || p->n == 2 * LANES || p->n == LANES;
+
+    if (p->b_dtype == KERN_F32 && p->ldb == PANEL && whole)
+        return (const float *)p->b + (ptrdiff_t)t0 * PANEL;
+    pack_b(scratch, p, t0, steps, j);
+    return scratch;
+}
+
 /* Rows [i0, i0 + rows): tiles of CHAIN_ROWS, in each step after step. */
 static void pack_a(float *to, const struct chain *p, int i0, int rows, int t0, int steps)
 {
@@ -142,13 +153,20 @@ static void pack_a(float *to, const struct chain *p, int i0, int rows, int t0, i
     }
 }
 
+/* Steps that are neighbours, or whose rows are and that lie so near that they share the first cache
+ * with a panel of B. */
+static bool reads_in_place(const struct chain *p)
+{
+    return p->a_step == 1 || (p->a_row == 1 && p->a_step <= PANEL && p->steps <= PANEL);
+}
+
 static struct packed block_a(float *scratch, const struct chain *p, int i0, int rows, int t0,
                              int steps)
 {
-    if (p->a_step == 1)
-        return (struct packed){.a = p->a + i0 * p->a_row + t0,
+    if (reads_in_place(p))
+        return (struct packed){.a = p->a + i0 * p->a_row + t0 * p->a_step,
                                .a_row = p->a_row,
-                               .a_step = 1,
+                               .a_step = p->a_step,
                                .a_tile = CHAIN_ROWS * p->a_row,
                                .steps = steps};
     pack_a(scratch, p, i0, rows, t0, steps);
@@ -185,12 +203,11 @@ static void chain(const struct chain *p, void *scratch)
         struct packed k;
 
         for (int i = 0, rows; i < p->m; i += rows) {
-            rows = p->a_step == 1 || p->m - i < BLOCK_ROWS ? p->m - i : BLOCK_ROWS;
+            rows = reads_in_place(p) || p->m - i < BLOCK_ROWS ? p->m - i : BLOCK_ROWS;
             k = block_a(a, p, i, rows, t, steps);
-            k.b = b;
             k.clear = p->clear && t == 0;
             for (int j = 0; j < p->n; j += PANEL) {
-                pack_b(b, p, t, steps, j);
+                k.b = panel_b(b, p, t, steps, j);
                 chain_panel(p, &k, i, rows, j);
             }
         }

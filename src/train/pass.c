@@ -27,7 +27,8 @@ static size_t cut_workers(struct pass *p, char *base)
         w->px = cutter_take(&c, 1, p->k->linear_x_bytes(ROW_ITEM, model_widest_input(&p->config)));
         w->kt = cutter_take(&c, block, sizeof(float));
         w->vt = cutter_take(&c, block, sizeof(float));
-        w->s = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);
+        w->s = cutter_rows(&c, SHORT_PAIRS * p->config.n_heads / p->config.n_kv_heads, KV_BLOCK,
+                           KV_BLOCK);
         w->ds = cutter_rows(&c, 1, KV_BLOCK, KV_BLOCK);
         w->sin = cutter_rows(&c, 1, 1, p->config.head_dim);
         w->lora = cutter_rows(&c, 1, HEAD_PART_ROWS, HEAD_PART_OUTS);

@@ -38,6 +38,8 @@ enum {
     HEAD_TILE = 64, /* rows of one call of logits_run */
     HEAD_OPS = 7,   /* operations of the backward half; the embedding is one */
     LAYER_OPS = 25,
+    SHORT_BLOCKS = 4, /* of a sequence whose heads are not too long for one item */
+    SHORT_PAIRS = SHORT_BLOCKS * (SHORT_BLOCKS + 1) / 2, /* of blocks, queries with keys */
     SLICE_MS = 1000 * 1000,
 };
 
@@ -88,7 +90,8 @@ struct pass_scratch {
     void *linear, *chain;
     void *px;       /* ROW_ITEM rows prepared for linear() */
     float *kt, *vt; /* [head_dim][64]: keys and values of one block, transposed */
-    float *s, *ds;  /* [64][64] */
+    float *s;       /* [SHORT_PAIRS * group][64][64]: scores of a whole head */
+    float *ds;      /* [64][64] */
     float *sin;     /* [head_dim/2] */
     float *lora;    /* [HEAD_PART_ROWS,HEAD_PART_OUTS] */
 };

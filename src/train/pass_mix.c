@@ -9,8 +9,9 @@
  *     dk, dv: query blocks rising, inside a block the heads of the group, inside these its rows
  *
  * No two items share a sum. With enough short sequences for all workers an item is a whole head:
- * each pair of blocks is differentiated once. Else there are two loops, one whose items write dq
- * and one whose items write dk and dv, and each differentiates every pair. */
+ * each pair of blocks is differentiated once, and its scores are kept from the statistics on. Else
+ * there are two loops, one whose items write dq and one whose items write dk and dv, and each
+ * differentiates every pair. */
 #include <math.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@
 
 enum {
     CHANNELS = 64,
+    STRIP = 16, /* rows of the first strip, and of the second */
     STATS = 3,
-    SHORT = 4,           /* blocks of a sequence whose heads are not too long for one item */
     HEADS_OF_WORKER = 4, /* whole heads, at least, or some workers wait for others */
 };
 
@@ -32,6 +33,7 @@ struct attention {
     int head;   /* key/value head */
     int group;  /* query heads that read it */
     int hd, ldq, ldkv;
+    bool kept; /* scores are, each pair's in a place of its own */
     struct pass_scratch *w;
 };
 
@@ -74,7 +76,7 @@ int attend_heads(const struct pass *p)
 
 bool attend_whole_heads(const struct pass *p)
 {
-    return longest_blocks(p) <= SHORT && attend_heads(p) >= HEADS_OF_WORKER * p->n_workers;
+    return longest_blocks(p) <= SHORT_BLOCKS && attend_heads(p) >= HEADS_OF_WORKER * p->n_workers;
 }
 
 int attend_blocks(const struct pass *p)
@@ -117,19 +119,27 @@ static void transpose(const struct attention *a, float *to, const float *from, i
     }
 }
 
-static void load_keys(const struct attention *a, int block, bool values)
+static void load_keys(const struct attention *a, int block)
 {
-    const float *k = a->r.kv + k_at(a, block * KV_BLOCK);
-    int n = block_rows(a, block);
-
-    transpose(a, a->w->kt, k, n);
-    if (values)
-        transpose(a, a->w->vt, k + a->ldkv / 2, n);
+    transpose(a, a->w->kt, a->r.kv + k_at(a, block * KV_BLOCK), block_rows(a, block));
 }
 
-/* to [rows][64] = x [rows,hd] times a transposed block. */
-static void times_block(const struct attention *a, float *to, const float *x, const float *block,
-                        int rows)
+static void load_values(const struct attention *a, int block)
+{
+    transpose(a, a->w->vt, a->r.kv + k_at(a, block * KV_BLOCK) + a->ldkv / 2, block_rows(a, block));
+}
+
+/* Where the scores of a pair of blocks are. */
+static float *scores_at(const struct attention *a, int qb, int g, int kb)
+{
+    int pair = qb * (qb + 1) / 2 + kb;
+
+    return a->w->s + (ptrdiff_t)(a->kept ? g * SHORT_PAIRS + pair : 0) * KV_BLOCK * KV_BLOCK;
+}
+
+/* to [rows][64] = x [rows,hd] times the first `keys` of a transposed block. */
+static void times_keys(const struct attention *a, float *to, const float *x, const float *block,
+                       int rows, int keys)
 {
     struct chain c = {.c = to,
                       .ldc = KV_BLOCK,
@@ -140,60 +150,69 @@ static void times_block(const struct attention *a, float *to, const float *x, co
                       .b_dtype = KERN_F32,
                       .ldb = KV_BLOCK,
                       .m = rows,
-                      .n = KV_BLOCK,
+                      .n = keys,
                       .steps = a->hd,
                       .clear = true};
 
     a->p->kb->chain(&c, a->w->chain);
 }
 
-static float score_scale(const struct attention *a)
+/* The same for a block of queries. Where it meets its own keys, no row sees those past it: strips
+ * of rows take no more than they see, up to whole tiles of the kernel. */
+static void times_block(const struct attention *a, float *to, const float *x, const float *block,
+                        int rows, bool own)
 {
-    return 1.0f / sqrtf((float)a->hd);
+    int from = 0;
+
+    for (int keys = own ? STRIP : KV_BLOCK; from < rows; from = keys, keys *= 2) {
+        int end = keys < rows ? keys : rows;
+
+        times_keys(a, to + (ptrdiff_t)from * KV_BLOCK, x + (ptrdiff_t)from * a->ldq, block,
+                   end - from, keys);
+    }
 }
 
-/* Keys of block kb that row t sees, at most 64. */
-static int keys_of(int t, int kb)
+/* Block qb of queries, `rows` of them, with block kb of keys. */
+static struct attention_tile tile_of(const struct attention *a, int qb, int g, int kb)
 {
-    int n = t + 1 - kb * KV_BLOCK;
+    int seen = (qb - kb) * KV_BLOCK + 1;
 
-    return n < KV_BLOCK ? n : KV_BLOCK;
+    return (struct attention_tile){.s = scores_at(a, qb, g, kb),
+                                   .dp = a->w->ds,
+                                   .rows = block_rows(a, qb),
+                                   .keys = seen < KV_BLOCK ? seen : KV_BLOCK,
+                                   .scale = 1.0f / sqrtf((float)a->hd),
+                                   .stats = stats_at(a, qb * KV_BLOCK, g),
+                                   .ld = (ptrdiff_t)STATS * a->p->config.n_heads};
 }
 
-/* s [rows][64] of queries from row t0 on: w->s becomes p, w->ds becomes ds. */
-static void differentiate(const struct attention *a, int t0, int rows, int g, int kb)
+static void score(const struct attention *a, const struct attention_tile *t, int qb, int g, int kb)
+{
+    times_block(a, t->s, a->r.q + q_at(a, qb * KV_BLOCK, g), a->w->kt, t->rows, qb == kb);
+}
+
+/* The tile's s becomes p, its dp becomes ds. */
+static struct attention_tile differentiate(const struct attention *a, int qb, int g, int kb)
 {
     const struct pass *p = a->p;
-    float scale = score_scale(a);
+    struct attention_tile t = tile_of(a, qb, g, kb);
 
-    times_block(a, a->w->s, a->r.q + q_at(a, t0, g), a->w->kt, rows);
-    times_block(a, a->w->ds, p->a.d_mixed + q_at(a, t0, g), a->w->vt, rows);
-    for (int i = 0; i < rows; i++) {
-        const float *st = stats_at(a, t0 + i, g);
-
-        p->kb->attention_row(a->w->s + (ptrdiff_t)i * KV_BLOCK, a->w->ds + (ptrdiff_t)i * KV_BLOCK,
-                             keys_of(t0 + i, kb), scale, st[0], st[1], st[2]);
-    }
+    if (!a->kept)
+        score(a, &t, qb, g, kb);
+    times_block(a, t.dp, p->a.d_mixed + q_at(a, qb * KV_BLOCK, g), a->w->vt, t.rows, qb == kb);
+    p->kb->attention(&t);
+    return t;
 }
 
 /* ---- statistics of the rows ---- */
 
 /* Maximum and sum of each row go on over one more block of keys. */
-static void grow_stats(const struct attention *a, int t0, int rows, int g, int kb)
+static void grow_stats(const struct attention *a, int qb, int g, int kb)
 {
-    const struct pass *p = a->p;
+    struct attention_tile t = tile_of(a, qb, g, kb);
 
-    times_block(a, a->w->s, a->r.q + q_at(a, t0, g), a->w->kt, rows);
-    p->kb->scale(a->w->s, (size_t)rows * KV_BLOCK, score_scale(a));
-    for (int i = 0; i < rows; i++) {
-        float *st = stats_at(a, t0 + i, g), *s = a->w->s + (ptrdiff_t)i * KV_BLOCK, max;
-        int keys = keys_of(t0 + i, kb), at;
-
-        p->k->block_max(s, keys, &max, &at);
-        max = max > st[0] ? max : st[0];
-        st[1] = fmaf(st[1], kern_exp(st[0] - max), p->k->block_sum_exp(s, keys, max));
-        st[0] = max;
-    }
+    score(a, &t, qb, g, kb);
+    a->p->kb->attention_stats(&t);
 }
 
 static void finish_stats(const struct attention *a, int t0, int rows, int g)
@@ -202,12 +221,10 @@ static void finish_stats(const struct attention *a, int t0, int rows, int g)
 
     for (int i = 0; i < rows; i++) {
         float *st = stats_at(a, t0 + i, g);
-        struct kern_matrix out = {
-            .w = a->r.mixed + q_at(a, t0 + i, g), .dtype = KERN_F32, .n = 1, .k = a->hd};
 
         st[1] = 1.0f / st[1];
-        p->k->linear(&st[2], 1, p->a.d_mixed + q_at(a, t0 + i, g), a->hd, NULL, 1, &out, 0, 1, NULL,
-                     false, a->w->linear, NULL);
+        st[2] =
+            p->kb->dot(p->a.d_mixed + q_at(a, t0 + i, g), a->r.mixed + q_at(a, t0 + i, g), a->hd);
     }
 }
 
@@ -226,10 +243,10 @@ static void make_stats(const struct attention *a, int from, int end)
     for (int qb = from; qb < end; qb++)
         begin_stats(a, qb * KV_BLOCK, block_rows(a, qb));
     for (int kb = 0; kb < end; kb++) {
-        load_keys(a, kb, false);
+        load_keys(a, kb);
         for (int qb = kb > from ? kb : from; qb < end; qb++)
             for (int g = 0; g < a->group; g++)
-                grow_stats(a, qb * KV_BLOCK, block_rows(a, qb), g, kb);
+                grow_stats(a, qb, g, kb);
     }
     for (int qb = from; qb < end; qb++)
         for (int g = 0; g < a->group; g++)
@@ -238,17 +255,17 @@ static void make_stats(const struct attention *a, int from, int end)
 
 /* ---- dq ---- */
 
-static void add_dq(const struct attention *a, int t0, int rows, int g, int kb)
+static void add_dq(const struct attention *a, const struct attention_tile *t, int qb, int g, int kb)
 {
-    struct chain c = {.c = a->p->a.dq + q_at(a, t0, g),
+    struct chain c = {.c = a->p->a.dq + q_at(a, qb * KV_BLOCK, g),
                       .ldc = a->ldq,
-                      .a = a->w->ds,
+                      .a = t->dp,
                       .a_row = KV_BLOCK,
                       .a_step = 1,
                       .b = a->r.kv + k_at(a, kb * KV_BLOCK),
                       .b_dtype = KERN_F32,
                       .ldb = a->ldkv,
-                      .m = rows,
+                      .m = t->rows,
                       .n = a->hd,
                       .steps = block_rows(a, kb),
                       .clear = kb == 0};
@@ -260,18 +277,18 @@ void attend_q_item(void *arg, int item, int worker)
 {
     const struct pass *p = arg;
     struct attention a;
-    int block, t0, rows;
+    int block;
 
     if (!find_attention(p, item, worker, longest_blocks(p), &a, &block))
         return;
-    t0 = block * KV_BLOCK;
-    rows = block_rows(&a, block);
     make_stats(&a, block, block + 1);
     for (int kb = 0; kb <= block; kb++) {
-        load_keys(&a, kb, true);
+        load_keys(&a, kb);
+        load_values(&a, kb);
         for (int g = 0; g < a.group; g++) {
-            differentiate(&a, t0, rows, g, kb);
-            add_dq(&a, t0, rows, g, kb);
+            struct attention_tile t = differentiate(&a, block, g, kb);
+
+            add_dq(&a, &t, block, g, kb);
         }
     }
 }
@@ -305,17 +322,19 @@ static void attend_keys(const struct attention *a, int kb, bool with_dq)
     float *dk = p->a.dkv + k_at(a, kb * KV_BLOCK), *dv = dk + a->ldkv / 2;
     int keys = block_rows(a, kb);
 
-    load_keys(a, kb, true);
+    if (!a->kept)
+        load_keys(a, kb);
+    load_values(a, kb);
     for (int qb = kb; qb < blocks_of(a->n, KV_BLOCK); qb++)
         for (int g = 0; g < a->group; g++) {
-            int t0 = qb * KV_BLOCK, rows = block_rows(a, qb);
+            struct attention_tile t = differentiate(a, qb, g, kb);
+            size_t at = q_at(a, qb * KV_BLOCK, g);
             bool clear = qb == kb && g == 0;
 
-            differentiate(a, t0, rows, g, kb);
             if (with_dq)
-                add_dq(a, t0, rows, g, kb);
-            add_outer(a, dv, a->w->s, p->a.d_mixed + q_at(a, t0, g), keys, rows, clear);
-            add_outer(a, dk, a->w->ds, a->r.q + q_at(a, t0, g), keys, rows, clear);
+                add_dq(a, &t, qb, g, kb);
+            add_outer(a, dv, t.s, p->a.d_mixed + at, keys, t.rows, clear);
+            add_outer(a, dk, t.dp, a->r.q + at, keys, t.rows, clear);
         }
 }
 
@@ -339,6 +358,7 @@ void attend_head_item(void *arg, int item, int worker)
 
     if (!find_attention(p, item, worker, 1, &a, &first))
         return;
+    a.kept = true;
     blocks = blocks_of(a.n, KV_BLOCK);
     make_stats(&a, 0, blocks);
     for (int kb = 0; kb < blocks; kb++)

@@ -41,14 +41,15 @@ static float *run_chain(const struct kernels_back *t, struct chain c, const floa
     return to;
 }
 
+/* panels: rows of B, and of A read down its columns, are as far apart as those of a block of 64. */
 static void check_chain(const struct kernels_back *t, struct shape s, enum kern_dtype dtype,
-                        bool columns, bool clear)
+                        bool columns, bool clear, bool panels)
 {
-    ptrdiff_t ldb = s.n + 3, ldc = s.n + 5;
-    ptrdiff_t lda = columns ? s.m + 2 : s.steps + 2;
+    ptrdiff_t ldb = panels ? KV_BLOCK : s.n + 3, ldc = s.n + 5;
+    ptrdiff_t lda = !columns ? s.steps + 2 : panels ? KV_BLOCK : s.m + 2;
     size_t n = (size_t)(s.m * ldc);
     float *a = random_floats((size_t)(lda * (columns ? s.steps : s.m)), 1);
-    void *b = random_weights(dtype, (size_t)(ldb * s.steps), 2);
+    void *b = random_weights(dtype, (size_t)(ldb * (s.steps - 1) + s.n), 2);
     float *start = random_floats(n, 3);
     struct chain c = {.ldc = ldc,
                       .a = a,
@@ -82,7 +83,23 @@ static void chains_have_the_bits_of_the_reference(void **state)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
                 for (int way = 0; way < 4; way++)
-                    check_chain(t, shapes[i], (enum kern_dtype)dtype, way & 1, way & 2);
+                    check_chain(t, shapes[i], (enum kern_dtype)dtype, way & 1, way & 2, false);
+            }
+    }
+}
+
+static void chains_of_blocks_have_the_bits_of_the_reference(void **state)
+{
+    static const struct shape blocks[] = {{64, 64, 64}, {16, 16, 64}, {16, 32, 64}, {16, 48, 64},
+                                          {9, 31, 64},  {64, 64, 17}, {6, 64, 128}, {33, 16, 300}};
+
+    (void)state;
+    FOR_EACH_BACK(t)
+    {
+        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+            for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
+                for (int way = 0; way < 4; way++)
+                    check_chain(t, blocks[i], (enum kern_dtype)dtype, way & 1, way & 2, true);
             }
     }
 }
@@ -345,23 +362,93 @@ static void softmax_has_the_bits_of_the_reference(void **state)
     free(x);
 }
 
-static void attention_rows_have_the_bits_of_the_reference(void **state)
+static void dots_have_the_bits_of_the_forward_product(void **state)
 {
+    enum { LONGEST = 67 };
+    float a[LONGEST], b[LONGEST], want;
+
+    (void)state;
+    fill(a, LONGEST, 7);
+    fill(b, LONGEST, 8);
+    FOR_EACH_BACK(t)
+    {
+        for (int n = 1; n <= LONGEST; n += n < 17 ? 1 : 25) {
+            struct kern_matrix w = {.w = b, .dtype = KERN_F32, .n = 1, .k = n};
+            float got = t->dot(a, b, n);
+
+            kernels_by_name("ref")->linear(&want, 1, a, n, NULL, 1, &w, 0, 1, NULL, false, NULL,
+                                           NULL);
+            assert_same(t->name, &got, &want, 1);
+        }
+    }
+}
+
+/* A block of queries against the keys that lie before its own, and then against its own: what the
+ * rows do not see is NaN. */
+struct attended {
+    float s[2][KV_BLOCK * KV_BLOCK], dp[2][KV_BLOCK * KV_BLOCK], stats[4 * KV_BLOCK];
+};
+
+static void attend(const struct kernels_back *t, int rows, int keys, struct attended *r)
+{
+    struct attention_tile before = {.s = r->s[0],
+                                    .dp = r->dp[0],
+                                    .rows = rows,
+                                    .keys = KV_BLOCK,
+                                    .scale = 0.25f,
+                                    .stats = r->stats,
+                                    .ld = 4};
+    struct attention_tile own = before;
+
+    own.s = r->s[1];
+    own.dp = r->dp[1];
+    own.keys = keys;
+    fill(r->s[0], 2 * KV_BLOCK * KV_BLOCK, 7);
+    fill(r->dp[0], 2 * KV_BLOCK * KV_BLOCK, 8);
+    for (int i = 0; i < rows; i++) {
+        for (int j = keys + i; j < KV_BLOCK; j++)
+            own.s[i * KV_BLOCK + j] = own.dp[i * KV_BLOCK + j] = NAN;
+        memcpy(r->stats + (ptrdiff_t)i * 4, (const float[]){-INFINITY, 0, 0.3f, 7},
+               4 * sizeof(float));
+    }
+    t->attention_stats(&before);
+    t->attention_stats(&own);
+    for (int i = 0; i < rows; i++)
+        r->stats[i * 4 + 1] = 1 / r->stats[i * 4 + 1];
+    t->attention(&before);
+    t->attention(&own);
+}
+
+static void attention_has_the_bits_of_the_reference(void **state)
+{
+    struct attended *want = must_alloc(sizeof *want), *got = must_alloc(sizeof *got);
+
     (void)state;
     FOR_EACH_BACK(t)
     {
-        for (int keys = 0; keys <= KV_BLOCK; keys += keys < 17 ? 1 : 47) {
-            float want[2][KV_BLOCK], got[2][KV_BLOCK];
+        for (int keys = 1; keys <= KV_BLOCK; keys += 21) {
+            int rows = keys == 1 ? KV_BLOCK : 37;
+            size_t n = (size_t)rows * KV_BLOCK;
 
-            fill(want[0], 2 * KV_BLOCK, 7);
-            memcpy(got, want, sizeof got);
-            ref()->attention_row(want[0], want[1], keys, 0.25f, 1, 0.1f, 0.3f);
-            t->attention_row(got[0], got[1], keys, 0.25f, 1, 0.1f, 0.3f);
-            assert_same(t->name, got[0], want[0], 2 * KV_BLOCK);
-            for (int j = keys; j < KV_BLOCK; j++)
-                assert_true(got[0][j] == 0 && got[1][j] == 0);
+            attend(ref(), rows, keys, want);
+            attend(t, rows, keys, got);
+            assert_same(t->name, got->stats, want->stats, (size_t)rows * 4);
+            for (int i = 0; i < 2; i++) {
+                assert_same(t->name, got->s[i], want->s[i], n);
+                assert_same(t->name, got->dp[i], want->dp[i], n);
+            }
+            assert_true(keys == KV_BLOCK || got->s[1][keys] == 0);
+            for (int i = 0; i < rows; i++) {
+                double sum = 0;
+
+                for (int j = 0; j < KV_BLOCK; j++)
+                    sum += (double)(got->s[0][i * KV_BLOCK + j] + got->s[1][i * KV_BLOCK + j]);
+                assert_true(fabs(sum - 1) < 1e-5);
+            }
         }
     }
+    free(want);
+    free(got);
 }
 
 /* ---- short convolution ---- */
@@ -450,6 +537,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_have_the_bits_of_the_reference),
+        cmocka_unit_test(chains_of_blocks_have_the_bits_of_the_reference),
         cmocka_unit_test(a_chain_goes_on_from_what_is_there),
         cmocka_unit_test(a_chain_that_clears_starts_from_zero),
         cmocka_unit_test(chains_of_pairs_have_the_bits_of_the_reference),
@@ -458,7 +546,8 @@ int main(void)
         cmocka_unit_test(rmsnorm_agrees_with_finite_differences),
         cmocka_unit_test(swiglu_has_the_bits_of_the_reference),
         cmocka_unit_test(softmax_has_the_bits_of_the_reference),
-        cmocka_unit_test(attention_rows_have_the_bits_of_the_reference),
+        cmocka_unit_test(dots_have_the_bits_of_the_forward_product),
+        cmocka_unit_test(attention_has_the_bits_of_the_reference),
         cmocka_unit_test(short_conv_has_the_bits_of_the_reference_and_its_derivative),
     };
 
