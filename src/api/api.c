@@ -5,6 +5,7 @@
 
 #include "api/envelope.h"
 #include "api/millm/routes.h"
+#include "api/no_memory.h"
 #include "api/router.h"
 #include "api/weaver/face.h"
 #include "base/buf.h"
@@ -46,6 +47,18 @@ static void answer_unknown(struct api_call *call, const struct api_match *m)
     api_bare(call, 405, "Method Not Allowed");
 }
 
+/* What this request changes can be told: memory for its answer is set aside. An answer may repeat a
+ * part of the request. */
+static bool is_answerable(const struct http_req *req)
+{
+    enum { REPEATED_MOST = 1 << 20, COPIES = 4 }; /* values, and a text that grows */
+    size_t repeated = req->body_len < REPEATED_MOST ? req->body_len : REPEATED_MOST;
+
+    if (strcmp(req->method, "GET") == 0 || strcmp(req->method, "HEAD") == 0)
+        return true;
+    return nomem_set_aside(NOMEM_ANSWER + COPIES * repeated);
+}
+
 void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
 {
     struct api_match m;
@@ -58,12 +71,15 @@ void api_handle(void *arg, struct http_req *req, struct http_resp *resp)
     call.id = m.id;
     if (m.rest)
         call.rest = m.rest;
-    if (!m.route)
+    if (!is_answerable(req))
+        api_no_memory(&call);
+    else if (!m.route)
         answer_unknown(&call, &m);
     else if (m.id < 0)
         refuse_id(&call);
     else
         m.route->fn(&call);
+    nomem_let_go();
     free(m.rest);
 }
 

@@ -5,6 +5,7 @@
 
 #include "api/api.h"
 #include "api/body.h"
+#include "api/no_memory.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -19,29 +20,12 @@
 
 const char api_challenge[] = "Bearer realm=\"weights\"";
 
-/* Nothing that takes memory: the texts of both faces stand here as they are. */
-static void out_of_memory(struct api_call *call)
-{
-    bool v1 = strncmp(call->req->raw_path, "/v1/", 4) == 0;
-
-    log_ev(LOG_ERROR, "api.failed", "id=%s cause=\"out of memory\"", call->req->request_id);
-    http_resp_status(call->resp, 500);
-    http_resp_text(call->resp, "application/json",
-                   v1 ? "{\"error\":{\"message\":\"There is not enough memory.\",\"type\":"
-                        "\"server_error\",\"param\":null,\"code\":\"server_error\"}}"
-                      : "{\"success\":false,\"data\":null,\"error\":{\"code\":\"INTERNAL_ERROR\","
-                        "\"message\":\"There is not enough memory.\",\"details\":{\"user_message\":"
-                        "\"There is not enough memory.\",\"technical_message\":"
-                        "\"There is not enough memory.\"}}}");
-}
-
-/* Consumes text. What a request without memory would say cannot be trusted: a part of it may be
- * missing, or what it refuses may be what there was no memory for. */
+/* Consumes text. */
 void api_text(struct api_call *call, int status, struct buf *text)
 {
     if (text->failed || nomem_noted()) {
         buf_release(text);
-        out_of_memory(call);
+        api_no_memory(call);
         return;
     }
     http_resp_status(call->resp, status);
@@ -112,10 +96,8 @@ static void add_failure_headers(struct api_call *call, const struct refusal *r, 
 
 void api_fail(struct api_call *call, const struct refusal *r)
 {
-    int status = refusal_status(r->code);
+    int status = api_refusal_status(r);
 
-    if (status >= 500) /* what failed is told in full, where there is memory for that */
-        nomem_forget();
     if (status == 500)
         log_ev(LOG_ERROR, "api.failed", "id=%s code=%s message=\"%s\"", call->req->request_id,
                refusal_wire_code(r->code), r->message);

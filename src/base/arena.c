@@ -25,7 +25,7 @@ static struct arena_chunk *add_chunk(struct arena *a, size_t n)
         size = CHUNK_MAX;
     if (size < n)
         size = n;
-    c = malloc(sizeof *c + size);
+    c = nomem_malloc(sizeof *c + size);
     if (!c)
         return NULL;
     *c = (struct arena_chunk){.next = a->head, .size = size};

@@ -21,7 +21,7 @@ char *buf_reserve(struct buf *b, size_t n)
         while (cap < need)
             if (__builtin_mul_overflow(cap, 2, &cap))
                 goto fail;
-        grown = realloc(b->data, cap);
+        grown = nomem_realloc(b->data, cap);
         if (!grown)
             goto fail;
         b->data = grown;

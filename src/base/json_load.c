@@ -27,12 +27,11 @@ static _Thread_local struct {
 
 static void *watched_malloc(size_t n)
 {
-    void *p = malloc(n);
+    void *p = n ? nomem_malloc(n) : NULL;
 
     if (p || n == 0)
         return p;
     memory.failed = true;
-    nomem_note();
     if (!memory.aside || n > memory.size || n + ALIGN > memory.size - memory.used)
         return NULL;
     p = memory.aside + memory.used;

@@ -26,10 +26,9 @@ static int hex_digit(char c)
 
 char *http_percent_decode(const char *s, size_t len, bool plus_is_space, struct err *e)
 {
-    char *out = malloc(len + 1), *to = out;
+    char *out = nomem_malloc(len + 1), *to = out;
 
     if (!out) {
-        nomem_note();
         err_nomem(e);
         return NULL;
     }

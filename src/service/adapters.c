@@ -251,7 +251,7 @@ static int apply(struct adapter_op *op, struct refusal *r)
     struct served *next = served_new(op->op.served);
 
     if (!next)
-        return refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory; nothing was changed.");
+        return refuse_no_memory(r);
     str_copy(next->adapter, sizeof next->adapter, op->adapter->name);
     *a = (struct applied_adapter){.any = true,
                                   .scale = op->adapter->scale,

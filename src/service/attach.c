@@ -169,12 +169,11 @@ static int install(struct op *op, struct refusal *r)
                s->weights->load_counter != a->load_counter; /* the copy may be of two versions */
     if (a->moved)
         return 0;
-    nomem_forget(); /* of the engine's thread */
     a->data = arena_answer(s, a->arena, op->served, a->id);
     if (!a->data || nomem_noted()) { /* who cannot be told its id could never let go */
         json_decref(a->data);
         a->data = NULL;
-        return refuse(r, REFUSAL_INTERNAL_ERROR, "There is not enough memory.");
+        return refuse_no_memory(r);
     }
     image_bank_keep_spare(engine_bank(s->engine));
     engine_set_resident(s->engine, a->arena, served_ref(engine_served(s->engine)));
@@ -211,6 +210,16 @@ static int refuse_arena(const struct attach_op *a, const struct err *why, struct
     return -1;
 }
 
+/* For a text with a table of the tensors, also while it grows. A row is that of the file's header
+ * and a few words more. */
+static size_t answer_bytes(const struct image *im)
+{
+    enum { WORDS = 256, COPIES = 3 };
+    const struct weights *w = im->weights;
+
+    return NOMEM_ANSWER + COPIES * (w->data_start + w->n * WORDS);
+}
+
 /* One copy and one swap; a->moved says that the resident changed meanwhile. */
 static int attach_once(struct attach_op *a, struct refusal *r)
 {
@@ -222,6 +231,8 @@ static int attach_once(struct attach_op *a, struct refusal *r)
     rc = make_arena(a, &e);
     if (rc < 0)
         refuse_arena(a, &e, r);
+    else if (!nomem_set_aside(answer_bytes(a->arena)))
+        rc = refuse_no_memory(r);
     else
         rc = op_on_engine(&a->op, attach_install_rules, install, r);
     image_unref(a->source);

@@ -355,20 +355,31 @@ static void interrupt(struct batches *b, const char *id)
 
 int batches_cancel(struct service *s, const char *id, json_t **data, struct refusal *r)
 {
-    struct batch_row row;
+    struct batch_row row, found;
     struct err e = {0};
+    int64_t now = time(NULL);
     int rc;
 
     if (find(s->batches, id, &row, r) < 0)
         return -1;
-    batch_row_release(&row);
-    rc = batch_rows_cancel(s->db, id, time(NULL), &e);
-    if (rc < 0)
+    rc = batch_rows_cancel(s->db, id, now, &e);
+    if (rc < 0) {
+        batch_row_release(&row);
         return refuse_internal(r, &e);
+    }
     if (rc > 0)
         interrupt(s->batches, id);
-    if (find(s->batches, id, &row, r) < 0)
+    if (find(s->batches, id, &found, r) == 0) {
+        batch_row_release(&row);
+        row = found;
+    } else if (rc > 0) { /* done all the same: it is told without looking */
+        refusal_clear(r);
+        row.status = BATCH_CANCELLING;
+        row.at[AT_CANCELLING] = now;
+    } else {
+        batch_row_release(&row);
         return -1;
+    }
     if (rc > 0 || row.status == BATCH_CANCELLING) {
         *data = batch_object(s->batches, &row);
         rc = 0;

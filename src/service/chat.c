@@ -279,7 +279,7 @@ static enum next follow(struct run *run, struct refusal *r)
     if (next == NEXT_EVENT || out_of_memory(run)) {
         gen_cancel(run->gen);
         chat_queue_wait_over(&run->queue);
-        refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "There is not enough memory for this answer.");
+        gen_refuse_memory(r);
         next = NEXT_REFUSED;
     }
     return next;

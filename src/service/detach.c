@@ -114,7 +114,7 @@ static const struct refusal_rule force_rules[] = {
     {0},
 };
 
-static int refuse_no_memory(const struct image *im, const struct err *why, struct refusal *r)
+static int refuse_to_leave(const struct image *im, const struct err *why, struct refusal *r)
 {
     if (why->code != ERR_NOMEM)
         return refuse_internal(r, why);
@@ -141,7 +141,7 @@ static int begin_leaving(struct op *op, struct refusal *r)
     struct err e = {0};
 
     if (op->image && keep_for_saves(op->s, op->image, &e) < 0)
-        return refuse_no_memory(op->image, &e, r);
+        return refuse_to_leave(op->image, &e, r);
     w->attachment.leaving = true;
     d->serial = w->attachment.serial;
     d->shared = op->image ? image_ref((struct image *)op->image) : NULL;
@@ -202,7 +202,7 @@ static int detach(struct detach_op *d, struct refusal *r)
         return -1;
     if (d->shared && copy_back(d, &e) < 0) {
         op_on_engine(&d->op, NULL, stay, r);
-        return refuse_no_memory(d->shared, &e, r);
+        return refuse_to_leave(d->shared, &e, r);
     }
     return op_on_engine(&d->op, NULL, finish_leaving, r);
 }

@@ -24,6 +24,12 @@ static int refuse_full(struct service *s, struct refusal *r)
     return -1;
 }
 
+int gen_refuse_memory(struct refusal *r)
+{
+    return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY,
+                  "There is not enough memory for this request now.");
+}
+
 int gen_refuse_submit(struct service *s, const struct err *e, struct refusal *r)
 {
     switch (e->code) {
@@ -32,8 +38,7 @@ int gen_refuse_submit(struct service *s, const struct err *e, struct refusal *r)
     case ERR_ARG:
         return refuse(r, REFUSAL_V1_INVALID_PARAMETER, "%s", e->msg);
     case ERR_NOMEM:
-        return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY,
-                      "There is not enough memory for this request now.");
+        return gen_refuse_memory(r);
     default:
         return refuse_internal(r, e);
     }

@@ -9,6 +9,8 @@ struct err;
 struct refusal;
 struct service;
 
+/* INSUFFICIENT_MEMORY of /v1. Always -1. */
+int gen_refuse_memory(struct refusal *r);
 /* engine_submit has failed with e. Always -1. */
 int gen_refuse_submit(struct service *s, const struct err *e, struct refusal *r);
 /* The request ended early, with this last event. Always -1. */

@@ -26,8 +26,8 @@
 #include "service/load_write.h"
 #include "service/memory.h"
 #include "service/resident.h"
-#include "service/row_status.h"
 #include "service/row_load.h"
+#include "service/row_status.h"
 #include "service/service.h"
 #include "service/times.h"
 #include "service/weights.h"
@@ -144,7 +144,7 @@ static int swap(struct op *base, struct refusal *r)
     next = name_of(op, op->in_place ? op->old_row : op->carrier);
     if (!next) {
         leave_barrier(op, true);
-        return refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory; nothing was changed.");
+        return refuse_no_memory(r);
     }
     resident_become(base->s, op->image, next, op->in_place ? SAME_MODEL : OTHER_MODEL);
     op->image = NULL;

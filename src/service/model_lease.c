@@ -67,7 +67,7 @@ static int read_text(const json_t *body, const char *key, int most, char **out, 
     free(*out);
     *out = strndup(from, n);
     if (!*out)
-        return refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory.");
+        return refuse_no_memory(r);
     return n && ckpt_name_chars(*out) <= (size_t)most ? 0 : refuse_param_of(key, r, what);
 }
 

@@ -1,5 +1,8 @@
 /* service/model_lock.c - a row that shall stay: lock and unlock; and the end of a download. */
+#include <inttypes.h>
+
 #include "base/err.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "engine/served.h"
 #include "service/models.h"
@@ -24,13 +27,19 @@ static bool is_resident(struct service *s, int64_t id)
     return yes;
 }
 
-static int set_locked(struct service *s, int64_t id, bool locked, json_t **data, struct refusal *r)
+/* A row that cannot be told is as it was. */
+static int set_locked(struct service *s, const struct model_row *row, bool locked, json_t **data,
+                      struct refusal *r)
 {
     struct err e = {0};
 
-    if (catalogue_set_locked(s->db, id, locked, &e) < 0)
+    if (catalogue_set_locked(s->db, row->id, locked, &e) < 0)
         return refuse_internal(r, &e);
-    return models_get(s, id, data, r);
+    if (models_get(s, row->id, data, r) == 0)
+        return 0;
+    if (catalogue_set_locked(s->db, row->id, row->locked, &e) < 0)
+        log_ev(LOG_WARNING, "catalogue", "row=%" PRId64 " cause=\"%s\"", row->id, e.msg);
+    return -1;
 }
 
 int models_lock(struct service *s, int64_t id, json_t **data, struct refusal *r)
@@ -46,7 +55,7 @@ int models_lock(struct service *s, int64_t id, json_t **data, struct refusal *r)
                                    model_status_name(row.status)),
                          "Model '%s' is not loaded; only a loaded model can be locked.", row.name);
     else
-        rc = row.locked ? refuse_locked(&row, r) : set_locked(s, id, true, data, r);
+        rc = row.locked ? refuse_locked(&row, r) : set_locked(s, &row, true, data, r);
     model_row_release(&row);
     return rc;
 }
@@ -54,11 +63,13 @@ int models_lock(struct service *s, int64_t id, json_t **data, struct refusal *r)
 int models_unlock(struct service *s, int64_t id, json_t **data, struct refusal *r)
 {
     struct model_row row = {0};
+    int rc;
 
     if (model_find(s, id, &row, r) < 0)
         return -1;
+    rc = set_locked(s, &row, false, data, r);
     model_row_release(&row);
-    return set_locked(s, id, false, data, r);
+    return rc;
 }
 
 int models_cancel(struct service *s, int64_t id, json_t **data, struct refusal *r)

@@ -114,5 +114,5 @@ int models_preview(struct service *s, const json_t *body, const json_t *errors, 
     dir_facts_read(&f, g.path, g.trust_remote_code);
     *data = preview_object(s, &g, &f);
     dir_facts_release(&f);
-    return *data ? 0 : refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory.");
+    return *data ? 0 : refuse_no_memory(r);
 }

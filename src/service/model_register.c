@@ -1,7 +1,10 @@
 /* service/model_register.c - POST /api/models: a Hugging Face directory gets a row. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
+#include "base/nomem.h"
 #include "service/dir_facts.h"
 #include "service/models.h"
 #include "service/refusal.h"
@@ -13,7 +16,11 @@
 
 static char *copy(const char *s)
 {
-    return s ? strdup(s) : NULL;
+    char *c = s ? strdup(s) : NULL;
+
+    if (s && !c)
+        nomem_note();
+    return c;
 }
 
 /* A directory that tells nothing is registered all the same, and its load fails. */
@@ -67,14 +74,16 @@ int models_register(struct service *s, const json_t *body, const json_t *errors,
 {
     struct registration g = {.quantization = "FP16"};
     struct model_row row = {0};
+    struct err e = {0};
     int rc;
 
     if (registration_parse(&g, body, errors, r) < 0 || registration_find(s, &g, r) < 0)
         return -1;
     fill_row(&row, &g);
-    rc = add_row(s, &row, r);
-    if (rc == 0)
-        rc = models_get(s, row.id, data, r);
+    rc = nomem_noted() ? refuse_no_memory(r) : add_row(s, &row, r); /* some of it may be missing */
+    if (rc == 0 && (rc = models_get(s, row.id, data, r)) < 0 &&
+        catalogue_delete(s->db, row.id, &e) < 0) /* what cannot be told is not there */
+        log_ev(LOG_WARNING, "catalogue", "row=%" PRId64 " cause=\"%s\"", row.id, e.msg);
     model_row_release(&row);
     return rc;
 }

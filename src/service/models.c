@@ -271,7 +271,7 @@ static int start_load(struct service *s, int64_t id, struct refusal *r)
     struct err e = {0};
 
     if (!b)
-        return refuse(r, REFUSAL_INTERNAL_ERROR, "Out of memory.");
+        return refuse_no_memory(r);
     *b = (struct background){s, {.id = id}};
     if (jobs_start(s->jobs, load_in_background, b, &e) == 0)
         return 0;
@@ -378,6 +378,21 @@ static int drop(struct op *op, struct refusal *r)
     return 0;
 }
 
+/* As it is now, or without memory for that as it was found, and not loaded. */
+static json_t *unloaded_object(struct service *s, struct model_row *found)
+{
+    struct refusal ignored = {0};
+    json_t *o = NULL;
+
+    if (models_get(s, found->id, &o, &ignored) < 0) {
+        found->status = MODEL_READY;
+        found->loaded_ms = -1;
+        o = model_object(s, found);
+    }
+    refusal_clear(&ignored);
+    return o;
+}
+
 int models_unload(struct service *s, int64_t id, const char *lease, json_t **data,
                   struct refusal *r)
 {
@@ -392,7 +407,7 @@ int models_unload(struct service *s, int64_t id, const char *lease, json_t **dat
     resident_note_rows(s, id, 0);
     rc = op_on_engine(&c.op, NULL, release_claim, r);
     if (rc == 0)
-        rc = models_get(s, id, data, r);
+        *data = unloaded_object(s, &c.row);
 
 done:
     model_row_release(&c.row);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/nomem.h"
 #include "base/str.h"
 #include "engine/engine.h"
 #include "service/body.h"
@@ -49,11 +50,29 @@ struct engine_errand {
     op_change_fn *change;
     struct refusal *r;
     int rc;
+    bool no_memory; /* for a part of what the change has said of itself */
 };
 
 static bool is_there(const struct op *op)
 {
     return !op->req->gone || !atomic_load(op->req->gone);
+}
+
+/* Changes say on the engine's thread what they did. One without rules is the second step of what
+ * has begun already: it is done in any case. */
+static int run_change(struct engine_errand *x)
+{
+    bool ready;
+    int rc;
+
+    nomem_forget();
+    ready = nomem_set_aside(NOMEM_ANSWER);
+    if (x->rules && !ready)
+        return refuse_no_memory(x->r);
+    rc = x->change(x->op, x->r);
+    x->no_memory = nomem_noted();
+    nomem_let_go();
+    return rc;
 }
 
 /* The end of a long call of a client that is gone is no sign of its life. */
@@ -69,7 +88,7 @@ static void run_errand(struct engine *en, void *arg)
         state_sign_of_life(op->s);
     x->rc = x->rules ? refusal_walk(x->rules, op, x->r) : 0;
     if (x->rc == 0 && x->change)
-        x->rc = x->change(op, x->r);
+        x->rc = run_change(x);
     state_changed(op->s);
 }
 
@@ -79,6 +98,8 @@ int op_on_engine(struct op *op, const struct refusal_rule *rules, op_change_fn *
     struct engine_errand x = {.op = op, .rules = rules, .change = change, .r = r};
 
     engine_call(op->s->engine, run_errand, &x);
+    if (x.no_memory)
+        nomem_note();
     op->image = NULL;
     op_look(op);
     return x.rc;

@@ -101,6 +101,11 @@ int refuse_param(struct refusal *r, enum refusal_code code, const char *param, c
     return -1;
 }
 
+int refuse_no_memory(struct refusal *r)
+{
+    return refuse(r, REFUSAL_INTERNAL_ERROR, "There is not enough memory; nothing was changed.");
+}
+
 int refuse_client_left(struct refusal *r)
 {
     return refuse(r, REFUSAL_CLIENT_CLOSED_REQUEST,

@@ -56,6 +56,8 @@ int refuse_param(struct refusal *r, enum refusal_code code, const char *param, c
     __attribute__((format(printf, 4, 5)));
 /* INTERNAL_ERROR from an error below: the message is e->msg, details.type the kind of error. */
 int refuse_internal(struct refusal *r, const struct err *e);
+/* INTERNAL_ERROR: there was no memory, and nothing was changed. */
+int refuse_no_memory(struct refusal *r);
 /* CLIENT_CLOSED_REQUEST: whoever asked has hung up, and nothing was changed. */
 int refuse_client_left(struct refusal *r);
 /* MODEL_LOAD_FAILED: a load was cut short before it changed anything. */

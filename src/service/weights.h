@@ -6,7 +6,8 @@
  * may be called from any thread except the engine thread and may block (a drain, a hash). On
  * success *data is an owned JSON object, the payload of the answer (docs/api/weights.md); on
  * failure -1 with *r, and nothing has changed unless the code says so (CHECKPOINT_WRITE_FAILED with
- * details.published, WEIGHTS_LOAD_FAILED: torn). Each protected call writes one audit line. */
+ * details.published, WEIGHTS_LOAD_FAILED: torn). Each protected call writes one audit line. Memory
+ * for the answer is set aside: nomem_let_go when it is built (base/nomem.h). */
 #ifndef SERVICE_WEIGHTS_H
 #define SERVICE_WEIGHTS_H
 

@@ -158,3 +158,33 @@ def test_a_promotion_that_cannot_read_the_catalogue_does_not_say_that_the_checkp
         status, answer = promote(step)
         server.gate.disarm()
         assert status == 201 or answer["error"]["code"] in ("INTERNAL_ERROR", "CHECKPOINT_NOT_LOADABLE"), (place, answer)
+
+
+def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(where, servers):  # noqa: F811
+    server = servers(gated=True, model=None, WEAVER_API_KEYS=f"team:{KEY}")
+    status, answer = server.call("POST", "/api/models", {"source": "local", "local_path": model_copy(where, "tiny-llama")})
+    assert status == 202, answer
+    client = Client(server)
+    n = itertools.count()
+
+    def full(call):
+        """No room for what the database writes after the beginning of the operation."""
+        mine = call.name.startswith("pwrite") and call.path and "cairn.db-wal" in call.path
+        return errno.ENOSPC if mine and next(n) >= begun else gate.PASS
+
+    begun = sys.maxsize
+    server.gate.arm(full)
+    client.op(client.run.path + "/optimizer-steps", client.run.adam_body())
+    begun, n = next(n) // 2, itertools.count()
+    made = client.ask("POST", client.run.path + "/optimizer-steps", client.run.adam_body())
+    assert made["status"] == "done", made
+    look = f"/operations/{made['id']}"
+    assert client.ask("GET", look) == made
+    server.gate.disarm()
+    until = time.monotonic() + 30
+    while made["id"] not in [o["id"] for o in client.ask("GET", "/operations?status=done")["items"]]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    server.stop()
+    again = servers(model=None, WEAVER_API_KEYS=f"team:{KEY}")
+    assert Weaver(Face(again)).call("GET", look).json() == made

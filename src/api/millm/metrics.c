@@ -2,8 +2,8 @@
  * service/metrics.h. */
 #include "service/metrics.h"
 #include "api/api.h"
-#include "api/envelope.h"
 #include "api/millm/routes.h"
+#include "api/no_memory.h"
 #include "base/buf.h"
 #include "http/request.h"
 #include "http/response.h"
@@ -17,7 +17,7 @@ void millm_metrics(struct api_call *call)
     metrics_write(call->api->service, call->api->version, &http, &page);
     if (page.failed) {
         buf_release(&page);
-        api_bare(call, 500, "out of memory");
+        api_no_memory(call);
         return;
     }
     http_resp_body(call->resp, "text/plain; version=0.0.4; charset=utf-8", &page);

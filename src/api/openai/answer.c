@@ -11,6 +11,7 @@
 #include "engine/image.h"
 #include "engine/served.h"
 #include "service/chat_collect.h"
+#include "service/gen_refusal.h"
 #include "service/identity.h"
 
 static json_t *choices_array(const struct ask *a, const struct answer_form *form,
@@ -50,8 +51,7 @@ void answer_whole(struct ask *a, const struct answer_form *form)
     int rc = chat_run(a->call->api->service, &a->job, &sink, &usage, &r);
 
     if (rc == 0 && got.failed)
-        rc = refuse(&r, REFUSAL_V1_INSUFFICIENT_MEMORY,
-                    "There is not enough memory for this answer.");
+        rc = gen_refuse_memory(&r);
     if (rc < 0) {
         openai_fail(a->call, &r);
     } else {

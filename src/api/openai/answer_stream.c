@@ -17,6 +17,7 @@
 #include "base/nomem.h"
 #include "engine/served.h"
 #include "http/sse.h"
+#include "service/gen_refusal.h"
 
 struct streaming {
     struct ask *ask;
@@ -134,8 +135,7 @@ static void end_stream(struct streaming *s, int rc, const struct chat_usage *usa
     if (rc == 0)
         send_terminal(s, usage);
     if (rc == 0 && s->failed)
-        rc = refuse(&lost, REFUSAL_V1_INSUFFICIENT_MEMORY,
-                    "There is not enough memory for this answer.");
+        rc = gen_refuse_memory(&lost);
     if (rc < 0) {
         s->failed = false;
         nomem_forget();

@@ -13,6 +13,7 @@
 #include "http/request.h"
 #include "http/response.h"
 #include "service/batches.h"
+#include "service/gen_refusal.h"
 #include "service/identity.h"
 #include "service/service.h"
 #include "service/weaver/names.h"
@@ -156,8 +157,7 @@ int ask_read(struct ask *a, struct api_call *call, ask_parse_fn *parse, struct r
         rc = parse(a, r);
         if (a->no_memory ||
             a->arena.failed) /* what is missing then is not what the request lacks */
-            rc = refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY,
-                        "There is not enough memory for this request now.");
+            rc = gen_refuse_memory(r);
         return rc;
     }
     if (a->body && ask_only_checks(a) && parse(a, &form) < 0 &&

@@ -6,8 +6,8 @@
 
 #include "api/api.h"
 #include "api/envelope.h"
+#include "api/no_memory.h"
 #include "base/log.h"
-#include "base/nomem.h"
 #include "http/request.h"
 #include "http/response.h"
 #include "service/metrics.h"
@@ -71,10 +71,8 @@ json_t *openai_error(const struct service *s, const struct refusal *r, int in_st
 
 void openai_fail(struct api_call *call, const struct refusal *r)
 {
-    int status = refusal_status(r->code);
+    int status = api_refusal_status(r);
 
-    if (status >= 500) /* what failed is told in full, where there is memory for that */
-        nomem_forget();
     if (status >= 500)
         log_ev(status == 500 ? LOG_ERROR : LOG_INFO, "v1.failed", "id=%s code=%s message=\"%s\"",
                call->req->request_id, refusal_wire_code(r->code), r->message);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/envelope.h"
+#include "api/no_memory.h"
 #include "api/router.h"
 #include "base/buf.h"
 #include "base/err.h"
@@ -33,24 +33,12 @@ static json_t *error_object(const struct refusal *r, const char *request_id)
     return o;
 }
 
-/* The status; the text is all that a client needs to try again. */
-static int out_of_memory(struct buf *text)
-{
-    buf_release(text);
-    buf_add_str(text, "{\"error\":\"internal_error\",\"message\":\"There is not enough memory.\","
-                      "\"retryable\":true,\"request_id\":\"\",\"details\":{}}");
-    return 500;
-}
-
 /* Status and JSON text of a refusal. */
 static int refused(struct api_call *call, const struct refusal *r, struct buf *text)
 {
-    int status = refusal_status(r->code);
-    json_t *o;
+    int status = api_refusal_status(r);
+    json_t *o = error_object(r, call->req->request_id);
 
-    if (status >= 500) /* what failed is told in full, where there is memory for that */
-        nomem_forget();
-    o = error_object(r, call->req->request_id);
     metrics_refused(call->api->service->metrics, r->code);
     if (status >= 500)
         log_ev(status == 500 ? LOG_ERROR : LOG_INFO, "weaver.failed",
@@ -58,14 +46,17 @@ static int refused(struct api_call *call, const struct refusal *r, struct buf *t
                r->message);
     if (o)
         json_write(text, o);
+    text->failed |= !o;
     json_decref(o);
-    return o ? status : out_of_memory(text);
+    return status;
 }
 
 static void send(struct api_call *call, int status, struct buf *text)
 {
-    if (text->failed)
-        status = out_of_memory(text);
+    if (text->failed) {
+        api_no_memory(call);
+        return;
+    }
     http_resp_status(call->resp, status);
     if (status == 503 || status == 429)
         http_resp_headerf(call->resp, "Retry-After", "%d", RETRY_S);
@@ -244,8 +235,9 @@ static void answer(struct api_call *call, const struct asked *a, struct buf *tex
     c.query = query;
     c.origin = buf_str(&origin);
     *status = run(call, a->route, &c, text);
-    if (c.file < 0 && nomem_noted())
-        *status = out_of_memory(text);
+    text->failed |= c.file < 0 && nomem_noted();
+    if (text->failed)
+        *status = 500;
     if (ended)
         memcpy(ended, c.ended, UUID_TEXT);
     if (*status == 416)

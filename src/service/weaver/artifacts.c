@@ -201,7 +201,7 @@ int weaver_export_checkpoint(struct weaver *w, struct weaver_call *c, struct ref
     int found;
 
     if (!x)
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return w_refuse_memory(r);
     w_op_init(&x->op, "export_hf", c->owner, destroy);
     x->w = w;
     if (w_ckpt_find(w, c->key, &x->ckpt, r) < 0 ||

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "db/db.h"
 #include "service/weaver/artifact_rows.h"
 #include "service/weaver/ckpt.h"
@@ -85,20 +86,26 @@ int weaver_checkpoint_get(struct weaver *w, struct weaver_call *c, struct refusa
 
 /* ---- lifetime ---- */
 
-/* The file first: it is the authority for deletion. */
-static int set_expiry(struct weaver *w, const struct w_ckpt *k, struct refusal *r)
+/* The file first: it is the authority for deletion. What the index does not follow is taken back.
+ */
+static int set_expiry(struct weaver *w, const struct w_ckpt *before, const struct w_ckpt *k,
+                      struct refusal *r)
 {
-    struct err e = {0};
+    struct err e = {0}, again = {0};
 
-    if (ckpt_files_set_expiry(w, k, &e) < 0 || w_ckpt_follow(w, k, &e) < 0)
+    if (ckpt_files_set_expiry(w, k, &e) < 0)
         return w_refuse_err(r, &e);
-    return 0;
+    if (w_ckpt_follow(w, k, &e) == 0)
+        return 0;
+    if (ckpt_files_set_expiry(w, before, &again) < 0 || w_ckpt_follow(w, before, &again) < 0)
+        log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", k->id, again.msg);
+    return w_refuse_err(r, &e);
 }
 
 int weaver_checkpoint_ttl(struct weaver *w, struct weaver_call *c, struct refusal *r)
 {
     const char *path = NULL;
-    struct w_ckpt k;
+    struct w_ckpt k, before;
     int rc;
 
     if (w_str(c->body, "path", &path, r) < 0)
@@ -112,10 +119,11 @@ int weaver_checkpoint_ttl(struct weaver *w, struct weaver_call *c, struct refusa
     if (strcmp(k.model_id, c->key) != 0)
         return refuse(r, REFUSAL_W_CHECKPOINT_NOT_FOUND, "This model has no checkpoint '%.300s'.",
                       path);
+    before = k;
     if (ckpt_read_ttl(c->body, &k.ttl_s, r) < 0 || w_ckpt_pin(w, k.id, r) < 0)
         return -1;
     k.expires_ms = k.ttl_s ? clock_wall_ms() + 1000 * k.ttl_s : 0;
-    rc = set_expiry(w, &k, r);
+    rc = set_expiry(w, &before, &k, r);
     w_ckpt_unpin(w, k.id);
     if (rc == 0)
         c->data = ckpt_object(&k);

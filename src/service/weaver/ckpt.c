@@ -388,7 +388,7 @@ int w_ckpt_pin(struct weaver *w, const char *id, struct refusal *r)
     bool taken = false;
 
     if (add_use(w, id, false, &taken) < 0)
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return w_refuse_memory(r);
     if (taken)
         return refuse_expired(id, r);
     if (check_there(w, id, r) == 0)

@@ -29,6 +29,11 @@ int w_refuse_err(struct refusal *r, const struct err *e)
     }
 }
 
+int w_refuse_memory(struct refusal *r)
+{
+    return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory for this request now.");
+}
+
 int w_bad(struct refusal *r, const char *fmt, ...)
 {
     char text[REFUSAL_MESSAGE_MAX];

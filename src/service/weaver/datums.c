@@ -21,7 +21,7 @@ struct reader {
 
 static int no_memory(struct refusal *r)
 {
-    return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory for the data of this call.");
+    return w_refuse_memory(r);
 }
 
 /* ---- tokens ---- */

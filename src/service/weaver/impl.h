@@ -34,7 +34,7 @@ struct weaver {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation ended, an answer is known, or we stop */
     bool stopping;
-    struct w_op *open_ops; /* not ended yet */
+    struct w_op *open_ops; /* not ended yet, or the end is not written */
     int holding;           /* requests that wait for an operation */
     struct w_run *runs;    /* in memory */
     struct w_sampler *samplers;
@@ -58,6 +58,7 @@ struct weaver {
 
 /* ---- small things ---- */
 int w_refuse_err(struct refusal *r, const struct err *e); /* 400, 503, 507 or 500, by kind */
+int w_refuse_memory(struct refusal *r);                   /* out_of_memory, -1 */
 int w_bad(struct refusal *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* {"items", "pagination"}; items consumed. */
 json_t *w_list(json_t *items, int64_t total, int64_t limit, int64_t offset);

@@ -127,6 +127,14 @@ static int insert_row(struct weaver *w, const struct w_run *run, const json_t *r
     return rc;
 }
 
+static void delete_row(struct weaver *w, const struct w_run *run)
+{
+    struct err e = {0};
+
+    if (db_run(w->db, &e, "DELETE FROM weaver_models WHERE id = ?", "t", run->id) < 0)
+        log_ev(LOG_WARNING, "weaver_model", "id=%s cause=\"%s\"", run->id, e.msg);
+}
+
 static const char columns[] =
     "id, session_id, owner, base_model, row_id, mode, rank, train_attn, train_mlp, train_unembed,"
     " seed, max_tokens, status, record, last_seq_id, created_ms, updated_ms, request_ms";
@@ -212,7 +220,7 @@ int weaver_model_create(struct weaver *w, struct weaver_call *c, struct refusal 
     int rc = -1;
 
     if (!run)
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return w_refuse_memory(r);
     atomic_init(&run->refs, 1);
     if (w_session_touch(w, c->key, r) < 0 || read_body(c->body, run, &model_seq, r) < 0 ||
         w_base_find(w, run->base_model, &row, &suffix, r) < 0)
@@ -234,10 +242,15 @@ int weaver_model_create(struct weaver *w, struct weaver_call *c, struct refusal 
         w_refuse_err(r, &e);
         goto done;
     }
-    log_ev(LOG_INFO, "weaver_model", "id=%s owner=%s base=\"%s\" mode=%s rank=%d", run->id,
-           run->owner, run->base_model, run->shape.full ? "full_ft" : "lora", run->shape.rank);
     c->key = run->id;
     rc = weaver_model_get(w, c, r);
+    if (rc < 0) { /* who does not know its id could never end it */
+        w_run_end(w, run);
+        delete_row(w, run);
+        goto done;
+    }
+    log_ev(LOG_INFO, "weaver_model", "id=%s owner=%s base=\"%s\" mode=%s rank=%d", run->id,
+           run->owner, run->base_model, run->shape.full ? "full_ft" : "lora", run->shape.rank);
 
 done:
     json_decref(record);
@@ -408,7 +421,7 @@ static struct w_run *bring_back(struct weaver *w, const char *id, struct refusal
     if (with_row(w, id, take_run, &v, r) < 0)
         return NULL;
     if (!v.run)
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        w_refuse_memory(r);
     else if (!v.active)
         w_model_refuse_absent(w, id, r);
     else if ((base = base_of(w, v.run, r)) && w_run_start(w, v.run, base, r) == 0 &&

@@ -1,4 +1,5 @@
 #include "service/weaver/names.h"
+#include "service/gen_refusal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,7 +75,7 @@ int weaver_pin(struct service *s, const struct identity_ask *ask, struct identit
     if (out->served)
         return 0;
     identity_release(out);
-    return refuse(r, REFUSAL_V1_INSUFFICIENT_MEMORY, "There is not enough memory.");
+    return gen_refuse_memory(r);
 }
 
 struct listing {

@@ -119,30 +119,69 @@ void w_op_running(struct weaver *w, struct w_op *op)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void write_end(struct weaver *w, struct w_op *op, enum w_status status)
+static bool write_end(struct weaver *w, const struct w_op *op, enum w_status status)
 {
     struct err e = {0};
+    int rc = db_run(w->ops, &e,
+                    "UPDATE weaver_operations SET status = ?, response = ?, error = ?, ended_ms = ?"
+                    " WHERE id = ?",
+                    "tttit", status_words[status], status == W_DONE ? buf_str(&op->response) : NULL,
+                    status == W_ERROR ? buf_str(&op->error) : NULL, clock_wall_ms(), op->id);
 
-    if (db_run(w->ops, &e,
-               "UPDATE weaver_operations SET status = ?, response = ?, error = ?, ended_ms = ?"
-               " WHERE id = ?",
-               "tttit", status_words[status], status == W_DONE ? buf_str(&op->response) : NULL,
-               status == W_ERROR ? buf_str(&op->error) : NULL, clock_wall_ms(), op->id) < 0)
+    if (rc < 0)
         log_ev(LOG_ERROR, "weaver_operation", "id=%s cause=\"%s\"", op->id, e.msg);
+    return rc == 0;
 }
 
+/* One whose end could not be written stays in the list: it is answered from there, and the sweep
+ * writes it later. */
 static void end(struct weaver *w, struct w_op *op, enum w_status status)
 {
-    write_end(w, op, status);
+    bool written = write_end(w, op, status);
+
     pthread_mutex_lock(&w->lock);
     op->status = status;
-    unlist_op(w, op);
+    if (written)
+        unlist_op(w, op);
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     log_ev(LOG_DEBUG, "weaver_operation_ended", "id=%s type=%s model=%s status=%s ms=%lld", op->id,
            op->type, op->model_id, status_words[status],
            (long long)(clock_wall_ms() - op->created_ms));
-    w_op_unref(op);
+    if (written)
+        w_op_unref(op);
+}
+
+/* One that has ended and is still in the list, counted; NULL: none. */
+static struct w_op *take_unwritten(struct weaver *w)
+{
+    struct w_op *op;
+
+    pthread_mutex_lock(&w->lock);
+    for (op = w->open_ops; op && op->status < W_DONE; op = op->next)
+        ;
+    if (op)
+        w_op_ref(op);
+    pthread_mutex_unlock(&w->lock);
+    return op;
+}
+
+/* [finisher] Until the first that cannot be written: then the others can not either. */
+static void write_ends(struct weaver *w)
+{
+    struct w_op *op;
+    bool written = true;
+
+    while (written && (op = take_unwritten(w))) {
+        written = write_end(w, op, op->status);
+        if (written) {
+            pthread_mutex_lock(&w->lock);
+            unlist_op(w, op);
+            pthread_mutex_unlock(&w->lock);
+            w_op_unref(op); /* the list's */
+        }
+        w_op_unref(op);
+    }
 }
 
 void w_op_done(struct weaver *w, struct w_op *op, struct buf *response)
@@ -150,7 +189,7 @@ void w_op_done(struct weaver *w, struct w_op *op, struct buf *response)
     struct refusal r = {0};
 
     if (response->failed || nomem_noted()) { /* a part of it may be missing */
-        refuse(&r, REFUSAL_W_OUT_OF_MEMORY, "There was no memory for the result.");
+        w_refuse_memory(&r);
         w_op_fail(w, op, &r);
         buf_release(response);
         return;
@@ -196,6 +235,18 @@ void w_op_fail(struct weaver *w, struct w_op *op, struct refusal *r)
     end(w, op, W_ERROR);
 }
 
+void w_ops_close(struct weaver *w)
+{
+    struct w_op *op;
+
+    write_ends(w);
+    while ((op = take_unwritten(w))) { /* the next start tells what it finds of them */
+        unlist_op(w, op);
+        w_op_unref(op);
+        w_op_unref(op);
+    }
+}
+
 /* ---- waiting ---- */
 
 bool w_op_alone(struct weaver *w, const struct w_op *op)
@@ -204,7 +255,7 @@ bool w_op_alone(struct weaver *w, const struct w_op *op)
 
     pthread_mutex_lock(&w->lock);
     for (const struct w_op *o = w->open_ops; o && alone; o = o->next)
-        alone = o == op || strcmp(o->target, op->target) != 0;
+        alone = o == op || o->status >= W_DONE || strcmp(o->target, op->target) != 0;
     pthread_mutex_unlock(&w->lock);
     return alone;
 }
@@ -282,17 +333,15 @@ static void write_envelope(struct buf *b, const struct envelope *v)
     buf_add_char(b, '}');
 }
 
-void w_op_answer(struct weaver *w, struct w_op *op, struct weaver_call *c)
+static void write_answer(struct weaver *w, struct w_op *op, enum w_status status, struct buf *out)
 {
-    enum w_status status;
     char *metadata = NULL;
 
     pthread_mutex_lock(&w->lock);
-    status = op->status;
     if (op->metadata)
         metadata = w_dump(op->metadata);
     pthread_mutex_unlock(&w->lock);
-    write_envelope(&c->text,
+    write_envelope(out,
                    &(struct envelope){.id = op->id,
                                       .status = status_words[status],
                                       .type = op->type,
@@ -301,10 +350,27 @@ void w_op_answer(struct weaver *w, struct w_op *op, struct weaver_call *c)
                                       .created_ms = op->created_ms,
                                       .response = status == W_DONE ? buf_str(&op->response) : NULL,
                                       .error = status == W_ERROR ? buf_str(&op->error) : NULL});
+    free(metadata);
+}
+
+/* A result that there is no memory to send now is there for whoever asks again. */
+void w_op_answer(struct weaver *w, struct w_op *op, struct weaver_call *c)
+{
+    enum w_status status;
+
+    pthread_mutex_lock(&w->lock);
+    status = op->status;
+    pthread_mutex_unlock(&w->lock);
+    write_answer(w, op, status, &c->text);
+    if (c->text.failed && status == W_DONE) {
+        buf_release(&c->text);
+        nomem_forget();
+        status = W_RUNNING;
+        write_answer(w, op, status, &c->text);
+    }
     c->status = status >= W_DONE ? 200 : 202;
     if (status >= W_DONE)
         str_copy(c->ended, sizeof c->ended, op->id);
-    free(metadata);
 }
 
 void w_op_submitted(struct weaver *w, struct w_op *op, struct weaver_call *c)
@@ -395,7 +461,7 @@ static void list_running(struct weaver *w, struct buf *out)
     buf_add_char(out, '[');
     pthread_mutex_lock(&w->lock);
     for (const struct w_op *op = w->open_ops; op; op = op->next)
-        if (op->status == W_RUNNING)
+        if (op->status >= W_RUNNING) /* or its end is not written yet */
             buf_printf(out, "%s\"%s\"", out->len > 1 ? "," : "", op->id);
     pthread_mutex_unlock(&w->lock);
     buf_add_char(out, ']');
@@ -487,6 +553,7 @@ void w_ops_sweep(struct weaver *w)
 {
     struct err e = {0};
 
+    write_ends(w);
     if (db_run(w->ops, &e, "DELETE FROM weaver_operations WHERE ended_ms < ?", "i",
                clock_wall_ms() - KEEP_MS) < 0)
         log_ev(LOG_WARNING, "weaver_sweep", "cause=\"%s\"", e.msg);

@@ -74,7 +74,9 @@ void w_op_engine_done(struct weaver *w, struct w_op *op);
 int w_ops_restart(struct weaver *w, struct err *e);
 /* One that had not ended after all: its checkpoint was whole. response is JSON text. */
 int w_ops_finish_row(struct weaver *w, const char *id, const char *response, struct err *e);
-void w_ops_sweep(struct weaver *w); /* forgets what is old */
+/* Forgets what is old, and writes ends that could not be written. */
+void w_ops_sweep(struct weaver *w);
+void w_ops_close(struct weaver *w); /* all have ended */
 
 /* The wire form of a refusal inside an envelope: error, error_code, ... */
 void w_op_error_text(struct buf *b, const char *id, const struct refusal *r);

@@ -41,7 +41,7 @@ struct train_op *train_op_new(struct weaver *w, struct w_run *run, const char *t
     struct train_op *t = calloc(1, sizeof *t);
 
     if (!t) {
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        w_refuse_memory(r);
         return NULL;
     }
     w_op_init(&t->op, type, owner, destroy);

@@ -45,7 +45,7 @@ static int read_stop_strings(struct sample_op *x, const json_t *list, struct ref
         s->len = json_string_length(v);
         s->text = arena_strdup(&x->arena, json_string_value(v), s->len);
         if (!s->text)
-            return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+            return w_refuse_memory(r);
         x->p.n_stops = (int)i + 1;
     }
     return 0;

@@ -34,7 +34,7 @@ static struct sync_op *new_op(struct weaver *w, struct w_sampler *s, const char 
     struct sync_op *x = calloc(1, sizeof *x);
 
     if (!x) {
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        w_refuse_memory(r);
         return NULL;
     }
     w_op_init(&x->op, "sync_weights", owner, destroy);

@@ -32,7 +32,7 @@ static struct w_sampler *new_sampler(struct refusal *r)
     if (s)
         atomic_init(&s->refs, 1);
     else
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        w_refuse_memory(r);
     return s;
 }
 

@@ -40,7 +40,7 @@ static struct sample_op *new_op(struct weaver *w, struct weaver_call *c, const c
 
     if (!x) {
         if (s)
-            refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+            w_refuse_memory(r);
         w_sampler_unref(s);
         return NULL;
     }
@@ -277,7 +277,7 @@ void w_samples_pump(struct weaver *w)
 static void refuse_outcome(const struct sample_op *x, struct refusal *r)
 {
     if (x->failed) {
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is not enough memory for this answer.");
+        w_refuse_memory(r);
         return;
     }
     switch (x->outcome) {
@@ -294,7 +294,7 @@ static void refuse_outcome(const struct sample_op *x, struct refusal *r)
         refuse(r, REFUSAL_W_SERVER_RESTARTED, "The server is being stopped.");
         break;
     default:
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is not enough memory for this answer.");
+        w_refuse_memory(r);
     }
 }
 
@@ -507,7 +507,7 @@ int weaver_pause(struct weaver *w, struct weaver_call *c, struct refusal *r)
     fresh = calloc(1, sizeof *fresh);
     if (!fresh) {
         w_sampler_unref(s);
-        return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return w_refuse_memory(r);
     }
     str_copy(fresh->model_id, sizeof fresh->model_id, s->model_id);
     pthread_mutex_lock(&w->lock);

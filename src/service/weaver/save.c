@@ -137,7 +137,7 @@ int weaver_export_model(struct weaver *w, struct weaver_call *c, struct refusal 
     t->ckpt.type = CKPT_WEIGHT;
     t->export = calloc(1, sizeof *t->export);
     if (!t->export)
-        refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        w_refuse_memory(r);
     else if (w_export_read(c->body, t->run->shape.full, t->export, r) == 0)
         return submit(w, t, c, r);
     train_op_unref(t);

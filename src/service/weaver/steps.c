@@ -279,7 +279,7 @@ int step_log_pass(struct train_op *t, const json_t *input, struct refusal *r)
 
     if (begin_line(t, &line, r) < 0 || digest_data(&t->batch, sha) < 0) {
         buf_release(&line);
-        return r->code ? -1 : refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory.");
+        return r->code ? -1 : w_refuse_memory(r);
     }
     add_member(&line, "loss_fn", json_object_get(input, "loss_fn"));
     add_member(&line, "loss_fn_config", json_object_get(input, "loss_fn_config"));

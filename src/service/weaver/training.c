@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/nomem.h"
 #include "service/service.h"
 #include "service/weaver/gap.h"
 #include "service/weaver/impl.h"
@@ -46,15 +47,26 @@ static void keep_metadata(struct train_op *t, const json_t *payload)
 
 /* ---- passes ---- */
 
+/* Of the text of an answer, at most: once the gradient is there, the answer has to be. */
+static size_t answer_bytes(const struct w_batch *b)
+{
+    enum { NUMBER = 17, VECTORS = 2, DATUM = 192, METRICS = 1024, ESCAPED = 6 };
+    size_t bytes = 4 * METRICS + (size_t)b->rows * VECTORS * NUMBER + (size_t)b->n * DATUM;
+
+    for (int i = 0; i < b->n; i++)
+        bytes += b->ids[i] ? ESCAPED * strlen(b->ids[i]) : 0;
+    return bytes;
+}
+
 static int take_room(struct train_op *t, struct refusal *r)
 {
     size_t n = (size_t)t->batch.rows;
 
     t->logprobs = malloc(n * sizeof *t->logprobs);
     t->elementwise = malloc(n * sizeof *t->elementwise);
-    if (t->logprobs && t->elementwise)
+    if (t->logprobs && t->elementwise && buf_reserve(&t->op.response, answer_bytes(&t->batch)))
         return 0;
-    return refuse(r, REFUSAL_W_OUT_OF_MEMORY, "There is no memory for the result.");
+    return w_refuse_memory(r);
 }
 
 static int read_pass(struct train_op *t, const struct weaver_call *c, const char *input,
@@ -219,8 +231,9 @@ static void write_metrics(struct buf *b, const struct train_op *t)
 /* loss_fn_outputs stand in result only, the metrics in both places: known clients look there. */
 static void answer_pass(struct weaver *w, struct train_op *t)
 {
-    struct buf b = {0};
+    struct buf b = t->op.response; /* with its room */
 
+    t->op.response = (struct buf){0};
     if (t->batch.temperature == 1)
         gap_trained(w->gap, t->same_as, t->batch.data, t->batch.n, t->logprobs, w->s->metrics);
     buf_add_str(&b, "{\"result\":{\"loss_fn_outputs\":[");
@@ -279,6 +292,7 @@ void w_train_ended(struct weaver *w, struct train_op *t)
         fail(w, t);
     } else {
         step_log_ended(t, NULL);
+        nomem_forget(); /* a line of the log is no part of the answer */
         if (t->engine.kind == RUN_STEP)
             answer_step(w, t);
         else

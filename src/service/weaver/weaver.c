@@ -116,8 +116,11 @@ static void *finisher(void *arg)
         struct w_op *op = take_ended(w, &over);
 
         nomem_forget();
-        if (op)
+        if (op) {
+            nomem_set_aside(NOMEM_ANSWER);
             op->ended(w, op);
+            nomem_let_go();
+        }
         tick(w);
     }
     return NULL;
@@ -246,6 +249,7 @@ void weaver_close(struct weaver *w)
     if (!w)
         return;
     weaver_settle(w);
+    w_ops_close(w);
     w_samplers_free(w);
     w_pauses_free(w);
     w_exported_free(w);

@@ -123,6 +123,75 @@ static void a_text_that_is_malformed_is_told_as_that_after_a_failure(void **stat
     assert_true(nomem_noted()); /* still: since the last forget */
 }
 
+/* ---- memory that was set aside ---- */
+
+static void what_is_set_aside_serves_a_text_and_values_once(void **state)
+{
+    struct buf b = {0};
+    json_t *v;
+
+    (void)state;
+    nomem_forget();
+    assert_true(nomem_set_aside(NOMEM_ANSWER));
+    until_failure = 0;
+    v = json_pack("{s:[s, i, n]}", "list", "a", 1);
+    assert_non_null(v);
+    assert_int_equal(until_failure, -1); /* one has failed */
+    assert_false(nomem_noted());
+    until_failure = 0; /* it is used up */
+    buf_add_str(&b, "text");
+    assert_true(b.failed && nomem_noted());
+    json_decref(v);
+    buf_release(&b);
+}
+
+static void nothing_is_ready_after_a_failure_until_it_is_forgotten(void **state)
+{
+    (void)state;
+    nomem_note();
+    assert_false(nomem_set_aside(NOMEM_ANSWER));
+    nomem_forget();
+    assert_true(nomem_set_aside(NOMEM_ANSWER));
+    nomem_let_go();
+    until_failure = 0;
+    assert_false(nomem_set_aside(NOMEM_ANSWER));
+    assert_false(nomem_noted()); /* nothing is missing yet */
+    assert_true(nomem_set_aside(NOMEM_ANSWER));
+    nomem_let_go();
+}
+
+static void what_is_larger_than_what_is_set_aside_leaves_it_there(void **state)
+{
+    struct buf b = {0};
+
+    (void)state;
+    nomem_forget();
+    assert_true(nomem_set_aside(1000));
+    until_failure = 0;
+    assert_null(buf_reserve(&b, 5000));
+    buf_reset(&b);
+    until_failure = 0;
+    assert_non_null(buf_reserve(&b, 500));
+    assert_true(nomem_set_aside(1000) || nomem_noted()); /* anew: the one before is given up */
+    nomem_let_go();
+    buf_release(&b);
+}
+
+static void more_is_set_aside_where_less_was(void **state)
+{
+    struct buf b = {0};
+
+    (void)state;
+    nomem_forget();
+    assert_true(nomem_set_aside(1000));
+    assert_true(nomem_set_aside(100000));
+    assert_true(nomem_set_aside(1000));
+    until_failure = 0;
+    assert_non_null(buf_reserve(&b, 50000));
+    nomem_let_go();
+    buf_release(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -131,6 +200,10 @@ int main(void)
         cmocka_unit_test(many_small_values_are_whole_or_not_there),
         cmocka_unit_test(a_list_that_lost_an_entry_is_noticed),
         cmocka_unit_test(a_text_that_is_malformed_is_told_as_that_after_a_failure),
+        cmocka_unit_test(what_is_set_aside_serves_a_text_and_values_once),
+        cmocka_unit_test(nothing_is_ready_after_a_failure_until_it_is_forgotten),
+        cmocka_unit_test(what_is_larger_than_what_is_set_aside_leaves_it_there),
+        cmocka_unit_test(more_is_set_aside_where_less_was),
     };
 
     json_memory_watch();

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
+#include "base/nomem.h"
+
 static void a_commit_goes_through_its_steps_and_is_counted(void **state)
 {
     struct fixture *f = *state;
@@ -387,6 +389,7 @@ static void *race(void *arg)
         json_decref((json_t *)req.body);
         refusal_clear(&r);
     }
+    nomem_let_go();
     return NULL;
 }
 
