@@ -156,24 +156,36 @@ static void name_file(const char *path, struct err *e)
         err_wrap(e, "%s", path);
 }
 
+/* SQLite opens what may only be read for reading, and says so at the first write: too late. */
+static int open_file(struct db *d, const char *path, struct err *e)
+{
+    int rc = sqlite3_open_v2(path, &d->sql,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX,
+                             NULL),
+        sys = d->sql ? sqlite3_system_errno(d->sql) : 0;
+
+    if (rc == SQLITE_OK && sqlite3_db_readonly(d->sql, "main") != 1)
+        return 0;
+    if (rc == SQLITE_OK || sys == EACCES || sys == EPERM || sys == EROFS)
+        return err_set(e, ERR_IO,
+                       "%.200s may not be written by this user: run as its owner, or give it to "
+                       "this user",
+                       path);
+    fail(d, rc, "open database", e);
+    return err_wrap(e, "%s", path);
+}
+
 struct db *db_open(const char *path, struct err *e)
 {
     struct db *d = calloc(1, sizeof *d);
-    int rc;
 
     if (!d) {
         err_nomem(e);
         return NULL;
     }
     pthread_mutex_init(&d->lock, NULL);
-    if (create_private(path, e) < 0)
+    if (create_private(path, e) < 0 || open_file(d, path, e) < 0)
         goto fail;
-    rc = sqlite3_open_v2(path, &d->sql,
-                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL);
-    if (rc != SQLITE_OK) {
-        fail(d, rc, "open database", e);
-        goto fail;
-    }
     sqlite3_busy_timeout(d->sql, BUSY_MS);
     if (run(d,
             "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"

@@ -229,6 +229,35 @@ static void a_file_that_is_no_database_is_refused(void **state)
     assert_int_equal(e.code, ERR_FORMAT);
 }
 
+/* Permissions do not bind root, so root tries it as somebody else. */
+static void refused_to_this_user(const struct place *p, mode_t mode)
+{
+    struct err e = {0};
+    uid_t me = geteuid();
+
+    assert_int_equal(chmod(p->dir, 0755), 0);
+    assert_int_equal(chmod(p->file, mode), 0);
+    if (me == 0)
+        assert_int_equal(seteuid(65534), 0);
+    assert_null(db_open(p->file, &e));
+    if (me == 0)
+        assert_int_equal(seteuid(0), 0);
+    assert_int_equal(e.code, ERR_IO);
+    assert_non_null(strstr(e.msg, p->file));
+    assert_non_null(strstr(e.msg, "run as its owner"));
+}
+
+static void a_file_that_this_user_may_not_write_is_refused_by_name(void **state)
+{
+    const struct place *p = *state;
+    struct err e = {0};
+
+    db_close(db_open(p->file, &e));
+    refused_to_this_user(p, 0444);
+    refused_to_this_user(p, 0);
+    assert_int_equal(chmod(p->file, 0600), 0);
+}
+
 static void an_aborted_transaction_leaves_nothing(void **state)
 {
     struct err e = {0};
@@ -390,6 +419,8 @@ int main(void)
                                         drop_place),
         cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, make_place,
                                         drop_place),
+        cmocka_unit_test_setup_teardown(a_file_that_this_user_may_not_write_is_refused_by_name,
+                                        make_place, drop_place),
         cmocka_unit_test(an_aborted_transaction_leaves_nothing),
         cmocka_unit_test(a_transaction_that_breaks_a_rule_is_undone_and_lets_others_in),
         cmocka_unit_test(a_full_database_is_a_matter_of_space_and_can_still_be_read),
