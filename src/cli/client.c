@@ -58,25 +58,43 @@ static void add_header(struct client *c, const char *name, const char *value)
     buf_release(&b);
 }
 
+static int refuse_url(const char *url, struct err *e)
+{
+    return err_set(e, ERR_ARG,
+                   "\"%.200s\" is no URL of a server: http://HOST:PORT is (--url, or CAIRN_URL)",
+                   url);
+}
+
+/* Without a scheme it is http. Nothing else is spoken: file:// would read whatever lies there. */
+static int take_url(struct client *c, const char *url, struct err *e)
+{
+    const char *colon = strstr(url, "://"), *host = colon ? colon + 3 : url;
+    size_t n = strlen(url);
+
+    if (!*host || *host == '/' ||
+        (colon && strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0))
+        return refuse_url(url, e);
+    if (n >= sizeof c->url)
+        return err_set(e, ERR_ARG, "the server's URL is longer than %zu bytes", sizeof c->url - 1);
+    memcpy(c->url, url, n + 1);
+    while (n && c->url[n - 1] == '/')
+        c->url[--n] = 0;
+    return 0;
+}
+
 struct client *client_new(const struct client_args *args, struct err *e)
 {
     struct client *c = calloc(1, sizeof *c);
-    const char *url = or_env(args->url, "CAIRN_URL", "http://127.0.0.1:8000");
-    size_t n = strlen(url);
 
     if (!c || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(c->curl = curl_easy_init())) {
         free(c);
         err_nomem(e);
         return NULL;
     }
-    if (n >= sizeof c->url) {
-        err_set(e, ERR_ARG, "the server's URL is longer than %zu bytes", sizeof c->url - 1);
+    if (take_url(c, or_env(args->url, "CAIRN_URL", "http://127.0.0.1:8000"), e) < 0) {
         client_free(c);
         return NULL;
     }
-    memcpy(c->url, url, n + 1);
-    while (n && c->url[n - 1] == '/')
-        c->url[--n] = 0;
     spare_proxy(c);
     add_header(c, "Authorization: Bearer ", or_env(args->token, "CAIRN_TOKEN", NULL));
     add_header(c, "X-miLLM-Attachment: ", or_env(args->attachment, "CAIRN_ATTACHMENT", NULL));
@@ -159,6 +177,17 @@ static size_t on_header(char *bytes, size_t size, size_t n, void *arg)
     return len;
 }
 
+/* What every request has; nothing of the one before is left. */
+static void prepare(struct client *c, const char *url)
+{
+    curl_easy_reset(c->curl);
+    curl_easy_setopt(c->curl, CURLOPT_URL, url);
+    curl_easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    curl_easy_setopt(c->curl, CURLOPT_NOPROXY, buf_str(&c->no_proxy));
+}
+
 static int perform(struct client *c, const char *method, const char *path, const json_t *body,
                    struct exchange *x, struct err *e)
 {
@@ -168,13 +197,9 @@ static int perform(struct client *c, const char *method, const char *path, const
     buf_printf(&url, "%s%s", c->url, path);
     if (body)
         json_write(&text, body);
-    curl_easy_reset(c->curl);
-    curl_easy_setopt(c->curl, CURLOPT_URL, buf_str(&url));
+    prepare(c, buf_str(&url));
     curl_easy_setopt(c->curl, CURLOPT_CUSTOMREQUEST, method);
     curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, c->headers);
-    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-    curl_easy_setopt(c->curl, CURLOPT_NOPROXY, buf_str(&c->no_proxy));
     if (body) {
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, buf_str(&text));
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)text.len);
@@ -188,6 +213,8 @@ static int perform(struct client *c, const char *method, const char *path, const
     buf_release(&text);
     if (rc == CURLE_WRITE_ERROR && x->left)
         return 0;
+    if (rc == CURLE_URL_MALFORMAT)
+        return refuse_url(c->url, e);
     if (rc == CURLE_COULDNT_CONNECT)
         return err_set(e, ERR_IO,
                        "no server answers at %s; start one with `cairn serve`, or say --url",
@@ -366,11 +393,7 @@ int client_download(struct client *c, const char *url, int fd, struct err *e)
     long status = 0;
     CURLcode rc;
 
-    curl_easy_reset(c->curl);
-    curl_easy_setopt(c->curl, CURLOPT_URL, url);
-    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-    curl_easy_setopt(c->curl, CURLOPT_NOPROXY, buf_str(&c->no_proxy));
+    prepare(c, url);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, to_file);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, &fd);
     rc = curl_easy_perform(c->curl);

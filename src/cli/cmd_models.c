@@ -28,7 +28,10 @@ static int print_rows(struct cli *cli, json_t *rows)
         cli_table_cell(t, "%s", json_text_or(row, "status", "-"));
         cli_table_cell(t, "%s", json_text_or(row, "served_name", "-"));
         cli_table_cell(t, "%s", json_text_or(row, "dtype", "-"));
-        cli_table_cell(t, "%.0f", json_number_value(json_object_get(row, "disk_size_mb")));
+        if (json_is_number(json_object_get(row, "disk_size_mb")))
+            cli_table_cell(t, "%.0f", json_number_value(json_object_get(row, "disk_size_mb")));
+        else /* a row that reindex made: nobody has looked into its directory */
+            cli_table_cell(t, "-");
     }
     cli_table_print(t, cli->out);
     json_decref(rows);

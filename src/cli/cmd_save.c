@@ -41,17 +41,17 @@ static json_t *resident_name(struct client *c, struct err *e)
 static json_t *build_manifest(struct client *c, const struct save_args *a, const char *run_id,
                               int64_t step, struct err *e)
 {
-    json_t *parent = a->parent ? json_string(a->parent) : json_null();
+    json_t *parent = a->same_parent ? resident_name(c, e)
+                     : a->parent    ? json_string(a->parent)
+                                    : json_null();
 
-    if (a->same_parent) {
-        parent = resident_name(c, e);
-        if (!parent)
-            return NULL;
-    }
+    if (!parent)
+        return NULL;
     return json_pack("{s:s, s:I, s:s, s:s, s:o, s:{s:s, s:s}}", "run_id", run_id, "step",
-                     (json_int_t)step, "domain", a->domain, "signal_source", a->signal_source,
-                     "parent", parent, "optimizer", "name", a->optimizer, "state",
-                     a->optimizer_state);
+                     (json_int_t)step, "domain", a->domain ? a->domain : "unspecified",
+                     "signal_source", a->signal_source ? a->signal_source : "corpus", "parent",
+                     parent, "optimizer", "name", a->optimizer ? a->optimizer : "unspecified",
+                     "state", a->optimizer_state ? a->optimizer_state : "fresh");
 }
 
 static uint64_t bytes_of(const json_t *data, const char *key)
@@ -106,6 +106,11 @@ static int take_place(struct cli *cli, struct save_args *a, int n, char **words,
 
     if (n != (a->file ? 0 : 2))
         return cli_usage(cli, forms);
+    if (a->parent && a->same_parent)
+        return cli_usage(cli, "say the parent in one way: --parent or --continue");
+    if (a->file && (a->domain || a->signal_source || a->parent || a->same_parent || a->optimizer ||
+                    a->optimizer_state))
+        return cli_usage(cli, "--manifest gives all fields: no other option may give one");
     if (a->file)
         return -1;
     errno = 0;
@@ -137,10 +142,7 @@ static json_t *manifest_of(struct client *c, const struct save_args *a, struct e
 int cmd_save(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
-    struct save_args a = {.domain = "unspecified",
-                          .signal_source = "corpus",
-                          .optimizer = "unspecified",
-                          .optimizer_state = "fresh"};
+    struct save_args a = {0};
     const struct cli_opt opts[] = {
         MANIFEST_OPTIONS(a),
         {.name = "continue",
@@ -187,10 +189,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
 int cmd_promote(struct cli *cli, int argc, char **argv)
 {
     struct client_args args = {0};
-    struct save_args a = {.domain = "unspecified",
-                          .signal_source = "corpus",
-                          .optimizer = "adamw",
-                          .optimizer_state = "fresh"};
+    struct save_args a = {0};
     const struct cli_opt opts[] = {
         MANIFEST_OPTIONS(a),
         CLIENT_OPTIONS(args),
@@ -207,6 +206,7 @@ int cmd_promote(struct cli *cli, int argc, char **argv)
                     "say CHECKPOINT RUN_ID STEP, or CHECKPOINT --manifest FILE");
     if (rc >= 0)
         return rc;
+    a.optimizer = "adamw"; /* of the training API */
     c = client_new(&args, &e);
     if (!c)
         return cli_fail(cli, &e);

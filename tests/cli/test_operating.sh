@@ -42,6 +42,8 @@ expect_exit 0 env STATE_DIR="$scratch/fresh" WEIGHTS_CHECKPOINT_DIR="$scratch/ba
 out_has "3 added"
 start_server STATE_DIR="$scratch/fresh" WEIGHTS_CHECKPOINT_DIR="$scratch/backup/checkpoints"
 expect_exit 0 "$cairn" models add "$dir" --name tiny
+expect_exit 0 "$cairn" models
+out_has "tiny:my-run:step-1 .*  -$" # nobody has measured it yet
 expect_exit 0 "$cairn" load tiny:my-run:step-1
 
 # Another machine: the run is copied below the root of a server that runs and knows neither it nor its base.

@@ -38,3 +38,7 @@ done
 echo '{}' >"$scratch/manifest.json"
 expect_exit 2 "$cairn" save demo --manifest "$scratch/manifest.json"
 expect_exit 2 "$cairn" promote
+expect_exit 2 "$cairn" save --manifest "$scratch/manifest.json" --domain sailing
+err_has "no other option may give one"
+expect_exit 2 "$cairn" save demo 2 --parent tiny:demo:step-1 --continue
+err_has "in one way"
