@@ -10,7 +10,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TILE_STEP = 2 * LANES };
+enum {
+    TILE_STEP = 2 * LANES,
+    SHORT_ROWS = 2, /* that pay for transposing W */
+};
 
 INLINE size_t row_elements(int k)
 {
@@ -86,6 +89,8 @@ void linear_bf16(float *y, int ldy, const float *x, int ldx, const void *px, int
 
     if (!px || w->dtype != KERN_BF16)
         linear_avx512(y, ldy, x, ldx, px, m, w, n0, n1, bias, accumulate, scratch, ahead);
+    else if (w->k <= TILE_STEP && m >= SHORT_ROWS)
+        linear_short_bf16(&b, n0);
     else
         linear_tiles(&b, &tiles_BF16, n0);
 }

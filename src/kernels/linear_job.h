@@ -18,6 +18,9 @@ struct linear_job {
     bool accumulate;
 };
 
+/* Outputs [n0, b->n1) where k is at most 32 (linear_short_bf16.c). */
+void linear_short_bf16(const struct linear_job *b, int n0);
+
 /* The rows of the next tile when `left` remain: at most `most`, and no tile much smaller than
  * another. */
 static inline int tile_rows(int left, int most)

@@ -103,6 +103,17 @@ static void every_tail_of_k_and_n_is_handled(void **state)
                 check_against_reference(dtype, m, 1 + k % 21, k);
 }
 
+/* The B of adapters: k is their rank. */
+static void short_rows_have_the_bits_of_the_reference(void **state)
+{
+    static const int ks[] = {1, 2, 7, 8, 16, 31, 32, 33}, ns[] = {1, 15, 16, 17, 32, 47};
+
+    (void)state;
+    for (int m = 1; m <= 32; m = m < 3 ? m + 1 : m + 29)
+        for (size_t i = 0; i < sizeof ks / sizeof *ks * sizeof ns / sizeof *ns; i++)
+            check_against_reference(KERN_BF16, m, ns[i % 6], ks[i / 6]);
+}
+
 static void long_rows_that_are_cut_into_blocks_keep_their_order(void **state)
 {
     static const int ks[] = {768, 769, 1000, 1536, 1553, 2048, 3001, 8192};
@@ -167,19 +178,20 @@ static void special_values_go_the_same_way_everywhere(void **state)
     enum { N_BITS = sizeof bits / sizeof *bits };
 
     (void)state;
-    for (int which = 0; which < 2; which++)
+    for (int way = 0; way < 4; way++)
         for (int m = 1; m <= 15; m += 14) {
+            int which = way & 1, k = way & 2 ? 45 : 29;
             struct problem p;
 
-            problem_init(&p, which ? KERN_BF16 : KERN_F32, m, N_BITS * 4, 45, 77);
+            problem_init(&p, which ? KERN_BF16 : KERN_F32, m, N_BITS * 4, k, 77);
             for (int j = 0; j < p.w.n; j++) {
-                size_t at = (size_t)j * 45 + (size_t)(j * 7 % 45);
+                size_t at = (size_t)(j * k) + (size_t)(j * 7 % k);
                 float special;
 
                 set_weight(&p, at, bits[j % N_BITS], (uint16_t)(bits[j % N_BITS] >> 16));
                 memcpy(&special, &bits[j * 3 % N_BITS], sizeof special);
                 if (j % 5 != 0 && m > 1)
-                    p.x[(j % m) * p.ldx + j * 11 % 45] = special;
+                    p.x[(j % m) * p.ldx + j * 11 % k] = special;
             }
             FOR_EACH_VARIANT(t)
             {
@@ -195,16 +207,15 @@ static void special_values_go_the_same_way_everywhere(void **state)
 }
 
 /* Products and sums around the smallest normal number: flushed by bf16-1, kept by exact-1. */
-static void denormal_sums_go_the_same_way_everywhere(void **state)
+static void check_denormal_sums(int k)
 {
     struct problem p;
     uint64_t seed = 5;
 
-    (void)state;
-    problem_init(&p, KERN_BF16, 14, 64, 70, 3);
+    problem_init(&p, KERN_BF16, 14, 64, k, 3);
     for (int i = 0; i < 14 * p.ldx; i++)
         p.x[i] = ldexpf(random_float(&seed), -60 - (int)(next_random(&seed) % 20));
-    for (int i = 0; i < 64 * 70; i++)
+    for (int i = 0; i < 64 * k; i++)
         ((uint16_t *)p.w.w)[i] =
             (uint16_t)((next_random(&seed) & 0x807f) | (50 + next_random(&seed) % 20) << 7);
     FOR_EACH_VARIANT(t)
@@ -217,6 +228,13 @@ static void denormal_sums_go_the_same_way_everywhere(void **state)
         free(got);
     }
     problem_release(&p);
+}
+
+static void denormal_sums_go_the_same_way_everywhere(void **state)
+{
+    (void)state;
+    check_denormal_sums(70);
+    check_denormal_sums(32);
 }
 
 static double weight_double(const struct kern_matrix *w, size_t i)
@@ -329,6 +347,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_gives_the_bits_of_the_reference),
         cmocka_unit_test(every_tail_of_k_and_n_is_handled),
+        cmocka_unit_test(short_rows_have_the_bits_of_the_reference),
         cmocka_unit_test(long_rows_that_are_cut_into_blocks_keep_their_order),
         cmocka_unit_test(many_rows_cross_the_borders_of_row_blocks),
         cmocka_unit_test(a_row_of_a_batch_has_the_bits_of_the_row_alone),
