@@ -1,13 +1,14 @@
 /* cli/cmd_import.c - cairn import FILE.gguf DIR: a GGUF file as a model directory.
  * Exit 0 written; 1 refused or failed, nothing is left behind; 2 usage. */
-#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "cli/commands.h"
 #include "tensor/gguf_import.h"
 
@@ -17,16 +18,42 @@ static int on_progress(void *arg, uint64_t done, uint64_t total)
     return 0;
 }
 
-/* Opens DIR, which is made when it is not there yet (*made). */
-static int open_target(const char *path, bool *made, struct err *e)
+/* How much of the path is there already: the length of that beginning. */
+static size_t there_already(const char *path)
+{
+    char part[PATH_MAX];
+    size_t n = strnlen(path, sizeof part - 1);
+
+    for (memcpy(part, path, n); n; n--) {
+        part[n] = 0;
+        if ((path[n] == '/' || path[n] == 0) && access(part, F_OK) == 0)
+            break;
+    }
+    return n;
+}
+
+/* Opens DIR, which is made with what leads to it. */
+static int open_target(const char *path, struct err *e)
 {
     int fd;
 
-    *made = mkdir(path, 0755) == 0;
-    if (!*made && errno != EEXIST)
-        return err_io(e, "make the directory %s", path);
+    if (fs_make_dirs(path, 0755, e) < 0)
+        return -1;
     fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return fd < 0 ? err_io(e, "open the directory %s", path) : fd;
+}
+
+/* Removes the directories of the path behind its first `kept` bytes, as far as they are empty. */
+static void unmake(const char *path, size_t kept)
+{
+    char part[PATH_MAX];
+    size_t n = strnlen(path, sizeof part - 1);
+
+    for (memcpy(part, path, n); n > kept; n--) {
+        part[n] = 0;
+        if (path[n] == '/' || path[n] == 0)
+            rmdir(part);
+    }
 }
 
 static int open_source(const char *path, struct err *e)
@@ -40,12 +67,12 @@ static int import(struct cli *cli, const char *file, const char *dir, struct ggu
                   struct err *e)
 {
     struct cli_progress bar = {.cli = cli, .label = "import"};
-    bool made = false;
+    size_t kept = there_already(dir);
     int from = open_source(file, e), to = -1, rc = -1;
 
     if (from < 0)
         return -1;
-    to = open_target(dir, &made, e);
+    to = open_target(dir, e);
     if (to >= 0) {
         job->progress = on_progress;
         job->arg = &bar;
@@ -56,8 +83,8 @@ static int import(struct cli *cli, const char *file, const char *dir, struct ggu
             err_wrap(e, "%s", file);
         close(to);
     }
-    if (rc < 0 && made)
-        rmdir(dir);
+    if (rc < 0)
+        unmake(dir, kept);
     close(from);
     return rc;
 }

@@ -16,4 +16,16 @@ expect_exit 1 "$cairn" import "$scratch/cut.gguf" "$scratch/c"
 err_has "cut.gguf"
 [ ! -e "$scratch/c" ] || die "a failed import left its directory"
 expect_exit 1 "$cairn" import "$scratch/absent.gguf" "$scratch/c"
+
+# What leads to the directory is made, too, and removed where nothing came of it.
+mkdir "$scratch/there"
+for dir in "$scratch/there/d/e" there/d/e/ ./there//d/e; do
+    expect_exit 1 env -C "$scratch" "$(realpath "$cairn")" import cut.gguf "$dir"
+    [ -z "$(ls -A "$scratch/there")" ] || die "a failed import left what leads to $dir"
+    [ -d "$scratch/there" ] || die "a failed import removed what was there before"
+done
+expect_exit 0 "$cairn" import tests/vectors/gguf/tiny-qwen3.gguf "$scratch/there/d/e"
+expect_exit 0 "$cairn" verify "$scratch/there/d/e"
+expect_exit 1 "$cairn" import "$scratch/cut.gguf" "$scratch/cut.gguf/d"
+err_has "make the directory"
 expect_exit 2 "$cairn" import "$scratch/cut.gguf"
