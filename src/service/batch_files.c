@@ -13,18 +13,21 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/ids.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "db/db.h"
 #include "service/batch_files_impl.h"
 #include "service/batch_input.h"
 #include "service/refusal.h"
 #include "service/settings.h"
+#include "store/leftovers.h"
 
 enum { DAY_S = 86400, BLOCK = 1 << 20, PARTIAL_MAX = FILE_ID_MAX + 8 };
 
 /* ---- open and close ---- */
 
-struct batch_files *batch_files_open(const struct settings *set, struct db *db, struct err *e)
+struct batch_files *batch_files_open(const struct settings *set, struct db *db,
+                                     struct leftovers *leftovers, struct err *e)
 {
     struct batch_files *f = calloc(1, sizeof *f);
 
@@ -32,7 +35,7 @@ struct batch_files *batch_files_open(const struct settings *set, struct db *db, 
         err_nomem(e);
         return NULL;
     }
-    *f = (struct batch_files){.settings = set, .db = db, .dir = -1};
+    *f = (struct batch_files){.settings = set, .db = db, .leftovers = leftovers, .dir = -1};
     if (fs_make_dirs(set->batch_files_dir, 0700, e) == 0)
         f->dir = fs_open_dir(set->batch_files_dir, e);
     if (f->dir < 0 || batch_files_sweep(f, e) < 0) {
@@ -49,6 +52,15 @@ void batch_files_close(struct batch_files *f)
         return;
     fs_close(f->dir);
     free(f);
+}
+
+/* No row names it any more. What cannot be removed is tried again. */
+static void drop(struct batch_files *f, const char *name)
+{
+    struct err e = {0};
+
+    if (leftovers_remove(f->leftovers, f->dir, name, &e) < 0)
+        log_ev(LOG_WARNING, "file_left", "name=%s cause=\"%s\"", name, e.msg);
 }
 
 static void partial_name(const char *id, char out[PARTIAL_MAX])
@@ -152,7 +164,7 @@ static int store(struct batch_files *f, const char *data, size_t len, struct fil
 
 fail:
     fs_close(fd);
-    unlinkat(f->dir, renamed ? row->id : partial, 0);
+    drop(f, renamed ? row->id : partial);
     return -1;
 }
 
@@ -295,7 +307,7 @@ int batch_files_delete(struct batch_files *f, const char *id, struct refusal *r)
     if (rc > 0)
         return refuse_param(r, REFUSAL_V1_FILE_IN_USE, "file_id",
                             "The batch '%s' reads this file; cancel it or wait for its end.", user);
-    unlinkat(f->dir, row.id, 0);
+    drop(f, row.id);
     return 0;
 }
 
@@ -311,7 +323,7 @@ int batch_files_prune(struct batch_files *f, struct err *e)
         f->db, now, now - (int64_t)f->settings->batch_retention_days * DAY_S, &ids, &n, e);
     rc = db_end(f->db, rc, e);
     for (int i = 0; rc == 0 && i < n; i++)
-        unlinkat(f->dir, ids[i], 0);
+        drop(f, ids[i]);
     free(ids);
     return rc;
 }
@@ -390,7 +402,7 @@ int batch_files_sweep(struct batch_files *f, struct err *e)
             continue;
         rc = batch_files_wanted_locked(f->db, id, partial, e);
         if (rc == 0)
-            unlinkat(f->dir, entry->d_name, 0);
+            drop(f, entry->d_name);
     }
     db_unlock(f->db);
     closedir(dir);

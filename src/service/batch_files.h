@@ -18,6 +18,7 @@ struct batch_files;
 struct db;
 struct err;
 struct refusal;
+struct leftovers;
 struct settings;
 
 enum { FILE_ID_MAX = 32, FILE_NAME_MAX = 256 }; /* with NUL */
@@ -40,7 +41,8 @@ struct file_row {
 
 /* Opens the directory, makes it when it is missing, and removes what no row knows. The settings and
  * the database are borrowed. */
-struct batch_files *batch_files_open(const struct settings *set, struct db *db, struct err *e);
+struct batch_files *batch_files_open(const struct settings *set, struct db *db,
+                                     struct leftovers *leftovers, struct err *e);
 void batch_files_close(struct batch_files *f); /* NULL is allowed */
 
 /* Stores an upload. batch_file_limit (bytes or rows; nothing is kept), INSUFFICIENT_STORAGE.

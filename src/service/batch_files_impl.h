@@ -9,6 +9,7 @@
 struct batch_files {
     const struct settings *settings; /* borrowed */
     struct db *db;                   /* borrowed */
+    struct leftovers *leftovers;     /* borrowed */
     int dir;
 };
 

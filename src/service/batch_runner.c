@@ -131,6 +131,7 @@ void *batch_runner(void *batches)
         bool did;
 
         prune(b);
+        service_clear_leftovers(b->s);
         pthread_mutex_lock(&b->lock);
         b->poked = false;
         pthread_mutex_unlock(&b->lock);

@@ -29,7 +29,7 @@ struct batches *batches_new(struct service *s, struct err *e)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&b->wake, &attr);
     pthread_condattr_destroy(&attr);
-    b->files = batch_files_open(s->settings, s->db, e);
+    b->files = batch_files_open(s->settings, s->db, s->leftovers, e);
     if (b->files)
         return b;
     batches_free(b);

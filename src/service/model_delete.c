@@ -82,8 +82,11 @@ static int delete_row(struct service *s, const struct model_row *row, bool *gone
         return e.code == ERR_NOT_FOUND && row_status_written(s, row->id, &e) == 0
                    ? 0
                    : refuse_internal(r, &e);
-    if (strcmp(row->source, "huggingface") == 0 && row->local_path && remove_cached(s, row, &e) < 0)
+    if (strcmp(row->source, "huggingface") == 0 && row->local_path &&
+        remove_cached(s, row, &e) < 0) { /* not tried again: it may be registered anew by then */
+        err_wrap(&e, "the row is deleted, its files are not all");
         return refuse_internal(r, &e);
+    }
     return 0;
 }
 

@@ -162,6 +162,7 @@ static int publish_checkpoint(struct save_op *op, const struct publish_file *fil
         .move_latest = true,
         .progress = note_stage,
         .progress_arg = op,
+        .leftovers = s->leftovers,
         .faults = s->faults,
     };
     int rc;
@@ -278,8 +279,10 @@ int save_refuse_write(const struct save_op *op, const struct err *e, struct refu
                            "The checkpoint %s is published and valid, but stage '%s' failed: %s",
                            op->path, stage, e->msg);
     return refuse_with(r, REFUSAL_CHECKPOINT_WRITE_FAILED, details,
-                       "Writing %s failed at stage '%s': %s. Nothing was left behind.", op->path,
-                       stage, e->msg);
+                       "Writing %s failed at stage '%s': %s. %s", op->path, stage, e->msg,
+                       op->result.left
+                           ? "What was written could not be removed; that is tried again."
+                           : "Nothing was left behind.");
 }
 
 static int save(struct save_op *op, struct refusal *r)

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "service/arena.h"
 #include "service/batches.h"
@@ -16,6 +17,7 @@
 #include "service/row_status.h"
 #include "service/state.h"
 #include "service/weaver/weaver.h"
+#include "store/leftovers.h"
 
 static int new_boot_id(char out[9], struct err *e)
 {
@@ -51,12 +53,13 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
     s->metrics = metrics_new(e);
     s->jobs = jobs_new(e);
     s->row_status = row_status_new(e);
+    s->leftovers = leftovers_new(e);
     s->leases = leases_new(s->settings->lease_ended_memory, e);
     s->grammars = grammar_cache_new(e);
     if (!s->weights)
         err_nomem(e);
     if (!s->weights || !s->board || !s->metrics || !s->jobs || !s->row_status || !s->leases ||
-        !s->grammars || new_boot_id(s->boot_id, e) < 0) {
+        !s->leftovers || !s->grammars || new_boot_id(s->boot_id, e) < 0) {
         service_close(s);
         return NULL;
     }
@@ -72,6 +75,14 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
         return NULL;
     }
     return s;
+}
+
+void service_clear_leftovers(struct service *s)
+{
+    int left, gone = leftovers_retry(s->leftovers, &left);
+
+    if (gone)
+        log_ev(LOG_INFO, "leftovers_removed", "removed=%d left=%d", gone, left);
 }
 
 void service_stop_loads(struct service *s)
@@ -113,6 +124,7 @@ void service_close(struct service *s)
         engine_set_tick(s->engine, NULL, NULL);
         engine_call(s->engine, end_everything, s);
     }
+    leftovers_free(s->leftovers);
     leases_free(s->leases);
     grammar_cache_free(s->grammars);
     board_free(s->board);

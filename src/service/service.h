@@ -27,6 +27,7 @@ struct faults;
 struct grammar_cache;
 struct jobs;
 struct leases;
+struct leftovers;
 struct metrics;
 struct roots;
 struct row_status;
@@ -65,11 +66,15 @@ struct service {
     struct batches *batches;        /* owned; NULL without BATCH_FILES_DIR */
     struct metrics *metrics;        /* owned; any thread */
     struct row_status *row_status;  /* owned; any thread but the engine's */
+    struct leftovers *leftovers;    /* owned; what could not be removed yet */
     struct jobs *jobs;              /* owned; work that goes on after its request was answered */
     int64_t started_wall_ms, started_ns;
     atomic_bool stopping; /* no file of weights is read any further */
     char boot_id[9];      /* 8 hex digits, random: in the names of shared arenas */
 };
+
+/* Removes what could not be removed before; now and then, any thread but the engine's. */
+void service_clear_leftovers(struct service *s);
 
 struct service *service_open(const struct service_parts *parts, struct err *e);
 /* Loads that are reading end soon, without a change: for a stop that comes while the first model

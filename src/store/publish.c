@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/fs.h"
+#include "store/leftovers.h"
 #include "store/stream.h"
 
 enum { PREPARE_TRIES = 8, TEMP_MAX = 320 };
@@ -287,7 +288,7 @@ static void clean_up(struct job *j)
         fs_close(j->stream[i].fd);
     fs_close(j->tmp_fd);
     if (!j->out->published && j->tmp[0] && j->run_fd >= 0)
-        fs_remove_tree(j->run_fd, j->tmp, &ignored); /* what stays is swept at the next start */
+        j->out->left = leftovers_remove(j->req->leftovers, j->run_fd, j->tmp, &ignored) < 0;
     fs_close(j->run_fd);
     if (!j->out->published && j->run_created)
         unlinkat(j->req->root_fd, j->req->run_dir, AT_REMOVEDIR); /* only if it is empty */

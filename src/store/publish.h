@@ -30,6 +30,7 @@
 struct buf;
 struct err;
 struct faults;
+struct leftovers;
 
 enum { PUBLISH_BLOCK = 4 << 20, PUBLISH_BUFFERS = 4 };
 
@@ -94,12 +95,14 @@ struct publish_req {
      * give a lent core back). */
     void (*progress)(void *arg, enum publish_stage stage, int64_t done, int64_t total);
     void *progress_arg;
-    struct faults *faults; /* test builds; NULL */
+    struct leftovers *leftovers; /* takes what a failure could not remove; or NULL */
+    struct faults *faults;       /* test builds; NULL */
 };
 
 struct publish_result {
     enum publish_stage stage; /* the stage that failed; PUBLISH_N_STAGES: none did */
     bool published;           /* the directory is there, whole (also on a failure after `rename`) */
+    bool left;                /* of what was written a part could not be removed */
     bool exists;              /* the final name was taken: nothing was changed */
     int64_t bytes;            /* size of the streamed file */
     char weights_sha256[SHA256_HEX];

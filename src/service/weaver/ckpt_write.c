@@ -261,7 +261,8 @@ static int publish_files(struct writing *x, struct err *e)
                               .manifest = write_record,
                               .manifest_arg = x,
                               .progress = on_stage,
-                              .progress_arg = x};
+                              .progress_arg = x,
+                              .leftovers = x->w->s->leftovers};
     struct publish_result out;
 
     req.weights = lend(x, 0, weights_source(x));

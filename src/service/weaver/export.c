@@ -17,6 +17,7 @@
 #include "service/weaver/ckpt_files.h"
 #include "service/weaver/impl.h"
 #include "service/weaver/merged.h"
+#include "store/leftovers.h"
 #include "store/publish.h"
 #include "tensor/weights.h"
 #include "train/trainer.h"
@@ -107,7 +108,7 @@ static int link_checkpoint(struct weaver *w, int root, const struct w_ckpt *c, c
 
 done:
     if (rc < 0)
-        fs_remove_tree(root, temporary, &ignored);
+        leftovers_remove(w->s->leftovers, root, temporary, &ignored);
     json_decref(record);
     fs_close(from);
     fs_close(to);
@@ -160,7 +161,8 @@ static int publish_merged(struct weaver *w, const struct merged *m, const struct
                               .weights_name = "model.safetensors",
                               .weights = {(int64_t)m->weights->bytes, read_merged, &source},
                               .files = files,
-                              .n_files = companions_of(m, base, files)};
+                              .n_files = companions_of(m, base, files),
+                              .leftovers = w->s->leftovers};
     struct publish_result out;
     char sha[SHA256_HEX];
 
@@ -225,7 +227,7 @@ int export_remove(struct weaver *w, const char *id, struct err *e)
 
     if (root < 0)
         return -1;
-    rc = fs_remove_tree(root, id, e);
+    rc = leftovers_remove(w->s->leftovers, root, id, e);
     fs_close(root);
     return rc;
 }

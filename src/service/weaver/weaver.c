@@ -92,6 +92,7 @@ static void sweep(struct weaver *w)
     w_samplers_sweep(w);
     w_exported_sweep(w);
     images_sweep(w->images);
+    service_clear_leftovers(w->s);
 }
 
 /* What goes by the clock, however fast operations end. */
