@@ -278,19 +278,20 @@ static enum err_code code_of_status(long status)
 }
 
 /* The server speaks of headers; who types commands sets them otherwise. */
-static const char *hint_of(const char *code)
+static const char *hint_of(const char *code, const char *message)
 {
     static const struct {
-        const char *code, *hint;
+        const char *code, *about, *hint; /* about: what the message must speak of */
     } hints[] = {
-        {"UNAUTHORIZED", " (--token, or CAIRN_TOKEN)"},
-        {"NOT_ATTACHMENT_HOLDER", " (--attachment, or CAIRN_ATTACHMENT)"},
-        {"MODEL_LEASED", " (--lease, or CAIRN_LEASE, if the lease is yours)"},
-        {"unauthorized", " (--key, or WEAVER_API_KEY)"},
+        {"UNAUTHORIZED", "", " (--token, or CAIRN_TOKEN)"},
+        {"NOT_ATTACHMENT_HOLDER", "", " (--attachment, or CAIRN_ATTACHMENT)"},
+        {"MODEL_LEASED", "", " (--lease, or CAIRN_LEASE, if the lease is yours)"},
+        {"INVALID_LEASE_REQUEST", "X-miLLM-Lease", " (--lease, or CAIRN_LEASE)"},
+        {"unauthorized", "", " (--key, or WEAVER_API_KEY)"},
     };
 
     for (size_t i = 0; code && i < sizeof hints / sizeof *hints; i++)
-        if (strcmp(hints[i].code, code) == 0)
+        if (strcmp(hints[i].code, code) == 0 && strstr(message, hints[i].about))
             return hints[i].hint;
     return "";
 }
@@ -310,7 +311,7 @@ int client_expect(const struct client_reply *reply, struct err *e)
     if (!message)
         return err_set(e, code_of_status(reply->status), "the server answered with status %ld",
                        reply->status);
-    hint = hint_of(code); /* which has its place, however long the message is */
+    hint = hint_of(code, message); /* which has its place, however long the message is */
     err_set(e, code_of_status(reply->status), "%s%s%.*s%s", code ? code : "", code ? ": " : "",
             (int)(sizeof e->msg - strlen(hint) - CODE_MAX), message, hint);
     return err_detail(e, "HTTP status %ld", reply->status);

@@ -1,5 +1,6 @@
 /* cli/cmd_export.c - cairn export CHECKPOINT DIR: the checkpoint in the form of Hugging Face tools,
  * every file checked against the sha256 that the server tells. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,8 @@ static int fetch(struct client *c, int dir, const json_t *f, struct err *e)
     if (!*name || strchr(name, '/') || *name == '.')
         return err_set(e, ERR_FORMAT, "the server names a file '%.100s'", name);
     fd = fs_open_beneath(dir, name, O_RDWR | O_CREAT | O_EXCL, 0644, FS_LINKS_NONE, e);
+    if (fd < 0 && e->sys == EEXIST)
+        return err_set(e, ERR_CONFLICT, "%.100s is already there: say another DIR", name);
     if (fd < 0)
         return -1;
     rc = client_download(c, json_text_or(f, "url", ""), fd, e);

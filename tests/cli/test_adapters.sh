@@ -27,7 +27,7 @@ expect_exit 2 "$cairn" adapters apply
 expect_exit 0 "$cairn" lease one
 out_has "no lease"
 expect_exit 1 "$cairn" lease one take --ttl 0
-err_has INVALID_LEASE_REQUEST
+err_has "INVALID_LEASE_REQUEST: .*[^)]$"
 expect_exit 0 "$cairn" lease one take --holder tests --ttl 60
 id=$(head -1 "$scratch/out")
 expect_exit 0 "$cairn" lease one
@@ -36,7 +36,7 @@ expect_exit 1 "$cairn" load two
 err_has MODEL_LEASED
 expect_exit 0 "$cairn" lease one renew --lease "$id" --ttl 120
 expect_exit 1 "$cairn" lease one end
-err_has INVALID_LEASE_REQUEST
+err_has "INVALID_LEASE_REQUEST: .*(--lease, or CAIRN_LEASE)$"
 expect_exit 0 "$cairn" load two --lease "$id"
 expect_exit 1 "$cairn" lease one end --lease "$id"
 err_has LEASE_EXPIRED

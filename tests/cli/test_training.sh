@@ -52,6 +52,7 @@ jq -e '.r == 4' "$scratch/adapter/adapter_config.json" >/dev/null || die "adapte
 expect_exit 0 "$cairn" export "$id" "$scratch/merged" --merge
 expect_exit 0 "$cairn" inspect "$scratch/merged/model.safetensors"
 expect_exit 1 "$cairn" export "$path" "$scratch/adapter"
+err_has "is already there: say another DIR"
 err_has adapter_
 expect_exit 0 "$cairn" checkpoints rm "$path"
 expect_exit 1 "$cairn" checkpoints show "$id"
