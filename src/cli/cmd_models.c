@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/err.h"
 #include "base/json.h"
@@ -38,19 +39,47 @@ static int print_rows(struct cli *cli, json_t *rows)
     return EXIT_OK;
 }
 
+/* The directory's real path, for the server may stand elsewhere. */
+static int find_directory(const char *dir, char real[PATH_MAX], struct err *e)
+{
+    struct stat st;
+
+    if (!realpath(dir, real) || stat(real, &st) < 0)
+        return err_io(e, "%s", dir);
+    if (S_ISREG(st.st_mode))
+        return err_set(e, ERR_ARG,
+                       "%s is a file: say the model's directory, or make one of a GGUF file with "
+                       "`cairn import FILE.gguf DIR`",
+                       dir);
+    return 0;
+}
+
+/* A row may be made before its files are there; who expects them should know. */
+static void warn_if_unloadable(struct cli *cli, struct client *c, const json_t *body)
+{
+    struct err ignored = {0};
+    json_t *found = client_data(c, "POST", "/api/models/preview", body, &ignored);
+    const json_t *problem = json_object_get(found, "problem");
+
+    if (json_is_object(problem))
+        fprintf(cli->err, "cairn models: registered, but it cannot be loaded as it is: %s\n",
+                json_text_or(problem, "message", "the server says no reason"));
+    json_decref(found);
+}
+
 static int add(struct cli *cli, struct client *c, const char *dir, const char *name)
 {
     char real[PATH_MAX];
     struct err e = {0};
     json_t *body, *row;
 
-    if (!realpath(dir, real)) {
-        err_io(&e, "%s", dir);
+    if (find_directory(dir, real, &e) < 0)
         return cli_fail(cli, &e);
-    }
     body =
         json_pack("{s:s, s:s, s:s*}", "source", "local", "local_path", real, "custom_name", name);
     row = client_data(c, "POST", "/api/models", body, &e);
+    if (row)
+        warn_if_unloadable(cli, c, body);
     json_decref(body);
     if (!row)
         return cli_fail(cli, &e);

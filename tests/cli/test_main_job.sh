@@ -7,6 +7,12 @@ dir=$(model tiny-llama)
 expect_exit 0 "$cairn" models add "$dir" --name tiny
 expect_exit 1 "$cairn" models add "$dir" --name tiny
 err_has MODEL_ALREADY_EXISTS
+[ ! -s "$scratch/out" ] || die "a refused registration prints a row"
+mkdir "$scratch/empty"
+expect_exit 0 "$cairn" models add "$scratch/empty" # its files may come later
+err_has "cannot be loaded as it is: the directory has neither model.safetensors"
+expect_exit 1 "$cairn" models add tests/vectors/gguf/tiny-qwen3.gguf
+err_has "cairn import FILE.gguf DIR"
 expect_exit 0 "$cairn" load tiny
 expect_exit 0 "$cairn" models
 out_has tiny
