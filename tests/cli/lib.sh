@@ -18,6 +18,7 @@ die() {
 
 # start_server [VAR=VALUE ...]: sets url and exports CAIRN_URL.
 start_server() {
+    : >"$scratch/log" # here, not in the process that is started: what a server of before said is not read again
     env STATE_DIR="$scratch/state" WEIGHTS_CHECKPOINT_DIR="$scratch/checkpoints" WEIGHTS_TOKENS="trainer:cli:$token" "$@" \
         "$cairn" serve --port 0 >"$scratch/log" 2>&1 &
     server=$!
