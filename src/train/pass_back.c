@@ -5,7 +5,7 @@
 #include "model/model.h"
 #include "train/pass_impl.h"
 
-/* Of a chain item for each millisecond of a slice: it takes about a third of the slice. */
+/* Of a chain item for each unit of a slice's work: it takes about a third of the slice. */
 enum { ITEM_PRODUCTS = 20 * 1000 * 1000 };
 
 const struct layer *layer_at_hand(const struct pass *p)
@@ -96,7 +96,7 @@ static void chains_run(void *arg, int item, int worker)
 static long longest_item(const struct pass *p)
 {
     long share = chains_products(&p->chains) * 2 / (3 * (long)p->n_workers);
-    long most = p->deadline ? slice_ms(p) * ITEM_PRODUCTS : share;
+    long most = p->deadline ? slice_work(p) * ITEM_PRODUCTS : share;
 
     return share < most ? share : most;
 }

@@ -189,8 +189,8 @@ void pass_free_memory(struct pass *p);
 
 /* ---- pass_walk.c: forward ---- */
 void walk_begin(struct pass *p, int group, bool logits);
-bool walk_step(struct pass *p);      /* one operation; true: the group is done */
-long slice_ms(const struct pass *p); /* of this slice, at least 1 */
+bool walk_step(struct pass *p);        /* one operation; true: the group is done */
+long slice_work(const struct pass *p); /* milliseconds of exact products that fit a slice, or 1 */
 /* One phase of all chunks of the group for one layer, up to LAYER_GATE; true: done. */
 void replay_begin(struct pass *p, int group, int layer);
 bool replay_step(struct pass *p);
