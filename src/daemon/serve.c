@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +22,7 @@
 #include "cli/cli.h"
 #include "daemon/config.h"
 #include "daemon/state_dir.h"
+#include "daemon/stop_watch.h"
 #include "db/db.h"
 #include "engine/engine.h"
 #include "http/server.h"
@@ -58,9 +57,7 @@ struct daemon {
     struct service *service;
     struct api api;
     struct http_server *http;
-    sigset_t stop;    /* blocked in every thread; the waiter takes them */
-    pthread_t waiter; /* for a signal, which may come while the first model is loaded */
-    bool waits;
+    struct stop_watch watch; /* a signal may come while the first model is loaded */
 };
 
 /* ---- the parts ---- */
@@ -164,7 +161,8 @@ static int open_service(struct daemon *d, struct err *e)
                                   .schema = d->schema,
                                   .faults = d->faults,
                                   .tokens = d->config.tokens,
-                                  .keys = d->config.keys};
+                                  .keys = d->config.keys,
+                                  .cut = &d->watch.cut};
 
     parts.chat = d->chat = chat_worker_new(e);
     if (!d->chat)
@@ -274,15 +272,6 @@ static void load_first_model(struct daemon *d)
 
 /* ---- running ---- */
 
-static void block_signals(sigset_t *set)
-{
-    sigemptyset(set);
-    sigaddset(set, SIGTERM);
-    sigaddset(set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 /* Batches go on only when the model that they may belong to had its chance. */
 static int start_work(struct daemon *d, struct err *e)
 {
@@ -302,33 +291,17 @@ static void say_where(const struct daemon *d, bool json, FILE *out)
     clearerr(out);
 }
 
-static void *wait_for_signal(void *arg)
+static void begin_stop(void *arg)
 {
-    struct daemon *d = arg;
-    int got;
-
-    while (sigwait(&d->stop, &got) == EINTR)
-        ;
-    log_ev(LOG_INFO, "stopping", "signal=%d", got);
-    service_stop_loads(d->service);
-    return NULL;
+    service_stop_loads(((struct daemon *)arg)->service);
 }
 
-static int start_waiter(struct daemon *d, struct err *e)
+static int start_watch(struct daemon *d, struct err *e)
 {
-    errno = pthread_create(&d->waiter, NULL, wait_for_signal, d);
-    d->waits = errno == 0;
-    return d->waits ? 0 : err_io(e, "start the thread that waits for signals");
-}
-
-/* Until the signal, or not at all where the start failed. */
-static void end_waiter(struct daemon *d, bool started)
-{
-    if (!d->waits)
-        return;
-    if (!started)
-        pthread_cancel(d->waiter); /* it is in sigwait */
-    pthread_join(d->waiter, NULL);
+    d->watch.begin = begin_stop;
+    d->watch.arg = d;
+    d->watch.patience_s = d->config.settings.stop_s;
+    return stop_watch_start(&d->watch, e);
 }
 
 static void setup_log(const struct config *c, struct buf *warnings)
@@ -365,7 +338,7 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
     struct buf warnings = {0};
     int rc = config_read(&d.config, &warnings, e);
 
-    block_signals(&d.stop);
+    stop_watch_block(&d.watch);
     setup_log(&d.config, &warnings);
     d.faults = faults_from_env();
     if (rc == 0)
@@ -379,13 +352,17 @@ int serve(const struct serve_options *o, FILE *out, struct err *e)
     if (rc == 0)
         rc = build(&d, e);
     if (rc == 0)
-        rc = start_waiter(&d, e);
+        rc = start_watch(&d, e);
     if (rc == 0)
         rc = start_work(&d, e);
     if (rc == 0)
         say_where(&d, o->json, out);
-    end_waiter(&d, rc == 0);
+    if (rc == 0)
+        stop_watch_wait(&d.watch);
+    else
+        stop_watch_end(&d.watch); /* there is nothing yet that it could cut */
     take_down(&d);
+    stop_watch_end(&d.watch);
     log_stop();
     buf_release(&warnings);
     return rc;

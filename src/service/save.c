@@ -162,6 +162,7 @@ static int publish_checkpoint(struct save_op *op, const struct publish_file *fil
         .move_latest = true,
         .progress = note_stage,
         .progress_arg = op,
+        .stop = s->cut,
         .leftovers = s->leftovers,
         .faults = s->faults,
     };

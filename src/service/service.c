@@ -46,6 +46,7 @@ struct service *service_open(const struct service_parts *parts, struct err *e)
                           .faults = parts->faults,
                           .tokens = parts->tokens,
                           .keys = parts->keys,
+                          .cut = parts->cut,
                           .started_wall_ms = clock_wall_ms(),
                           .started_ns = clock_mono_ns()};
     s->weights = calloc(1, sizeof *s->weights);

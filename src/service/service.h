@@ -47,6 +47,7 @@ struct service_parts {
     struct faults *faults;       /* NULL outside of test builds */
     const struct tokens *tokens; /* empty: the protected routes are disabled */
     const struct tokens *keys;   /* of the training API; NULL or empty: it is disabled */
+    const atomic_bool *cut;      /* saves that write end soon once it is true; NULL: never */
 };
 
 struct service {
@@ -58,6 +59,7 @@ struct service {
     struct chat_worker *chat;
     struct faults *faults;
     const struct tokens *tokens, *keys;
+    const atomic_bool *cut;         /* or NULL */
     struct weaver *weaver;          /* owned; the training API: NULL without settings->weaver_dir */
     struct weights_state *weights;  /* owned; engine thread */
     struct board *board;            /* owned; the published copy */

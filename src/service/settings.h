@@ -34,6 +34,7 @@ struct settings {
     double drain_timeout_s;
     double hold_request_timeout_s;
     double graceful_unload_timeout_s;
+    double stop_s; /* CAIRN_STOP_S: for which a stop waits for saves that write */
     enum shm_transport shm_transport;
     int shm_mode;          /* 0600 */
     const char *shm_group; /* or NULL */

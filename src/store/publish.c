@@ -141,9 +141,17 @@ static void tell(const struct job *j, enum publish_stage stage, int64_t done)
         j->req->progress(j->req->progress_arg, stage, done, j->bytes);
 }
 
-static void tell_block(void *arg, int64_t done)
+static int go_on(const struct job *j, struct err *e)
+{
+    return j->req->stop && atomic_load(j->req->stop)
+               ? err_set(e, ERR_CANCELLED, "the server is being stopped")
+               : 0;
+}
+
+static int tell_block(void *arg, int64_t done, struct err *e)
 {
     tell(arg, PUBLISH_WEIGHTS, done);
+    return go_on(arg, e);
 }
 
 static void add_stream(struct job *j, const char *name, const struct ckpt_source *source,
@@ -273,6 +281,8 @@ const char *publish_stage_name(enum publish_stage s)
 static int run_stage(struct job *j, enum publish_stage s, struct err *e)
 {
     tell(j, s, 0);
+    if (s <= PUBLISH_RENAME && go_on(j, e) < 0)
+        return -1;
     if (faults_take(j->req->faults, stages[s].name)) {
         errno = EIO;
         return err_io(e, "stage %s fails on request", stages[s].name);

@@ -21,6 +21,7 @@
 #ifndef STORE_PUBLISH_H
 #define STORE_PUBLISH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -95,6 +96,7 @@ struct publish_req {
      * give a lent core back). */
     void (*progress)(void *arg, enum publish_stage stage, int64_t done, int64_t total);
     void *progress_arg;
+    const atomic_bool *stop;     /* once true it fails, up to the rename: ERR_CANCELLED; or NULL */
     struct leftovers *leftovers; /* takes what a failure could not remove; or NULL */
     struct faults *faults;       /* test builds; NULL */
 };

@@ -277,9 +277,7 @@ static int hash_lanes(struct writing *w, struct stream *one, struct err *e)
         sha256_update(one->hash, one->block->own + one->at, n);
         advance(w, one, n);
     }
-    if (w->progress)
-        w->progress(w->arg, w->done);
-    return 0;
+    return w->progress ? w->progress(w->arg, w->done, e) : 0;
 }
 
 static int pump(struct writing *w, struct err *e)

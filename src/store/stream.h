@@ -29,7 +29,7 @@ struct stream_file {
 
 /* Called by the calling thread after each SHA256_PIECE at most, with the bytes of all files that
  * are through. May be NULL. */
-typedef void stream_progress_fn(void *arg, int64_t done);
+typedef int stream_progress_fn(void *arg, int64_t done, struct err *e);
 
 /* Creates <dir>/<name>, which must not exist, for each of 1 to STREAMS_MAX files. -1 with *e: no
  * descriptor is left open. */

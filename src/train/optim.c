@@ -195,8 +195,24 @@ static void *place_of(const struct optim *o, const struct optim_file *f, const s
     return optim_floats(o, (enum section)((size_t)f->first + at / o->floats)) + at % o->floats;
 }
 
-static int read_file(const struct optim *o, const struct optim_file *f, const struct sources *from,
+/* In pieces, each after a look at *stop. */
+static int read_part(int fd, char *to, size_t bytes, int64_t at, const atomic_bool *stop,
                      struct err *e)
+{
+    enum { READ_BYTES = 16 << 20 };
+
+    for (size_t n; bytes > 0; bytes -= n, to += n, at += (int64_t)n) {
+        n = bytes < READ_BYTES ? bytes : READ_BYTES;
+        if (stop && atomic_load(stop))
+            return err_set(e, ERR_CANCELLED, "the reading was cut short");
+        if (fs_read_at(fd, to, n, at, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int read_file(const struct optim *o, const struct optim_file *f, const struct sources *from,
+                     const atomic_bool *stop, struct err *e)
 {
     for (size_t i = 0; i < f->index.n; i++) {
         const struct st_tensor *to = &f->index.tensors[i];
@@ -204,13 +220,13 @@ static int read_file(const struct optim *o, const struct optim_file *f, const st
         const struct st_tensor *have = find_source(from, to, &file);
         int64_t at = (int64_t)(from->index[file].data_start + have->offset);
 
-        if (fs_read_at(from->fds[file], place_of(o, f, to), to->bytes, at, e) < 0)
+        if (read_part(from->fds[file], place_of(o, f, to), to->bytes, at, stop, e) < 0)
             return -1;
     }
     return 0;
 }
 
-int optim_read(struct optim *o, const int *fds, int n, struct err *e)
+int optim_read(struct optim *o, const int *fds, int n, const atomic_bool *stop, struct err *e)
 {
     struct sources from = {.fds = fds};
     int rc = 0;
@@ -222,7 +238,7 @@ int optim_read(struct optim *o, const int *fds, int n, struct err *e)
     if (rc == 0)
         rc = check_sources(o, &from, e);
     for (int i = 0; rc == 0 && i < o->n_files; i++)
-        rc = read_file(o, &o->file[i], &from, e);
+        rc = read_file(o, &o->file[i], &from, stop, e);
     if (rc == 0)
         o->fresh = false;
     while (from.n > 0)

@@ -54,5 +54,5 @@ float *optim_floats(const struct optim *o, enum section s); /* NULL: no such sec
 void optim_keep(struct optim *o, int piece);
 
 /* Fills all sections from the files, whichever of them holds a tensor; ERR_FORMAT names it. */
-int optim_read(struct optim *o, const int *fds, int n, struct err *e);
+int optim_read(struct optim *o, const int *fds, int n, const atomic_bool *stop, struct err *e);
 #endif

@@ -245,7 +245,7 @@ struct trainer_state {
 };
 
 struct trainer_state *trainer_state_read(const struct trainer *t, const int *fds, int n,
-                                         int64_t step, struct err *e)
+                                         int64_t step, const atomic_bool *stop, struct err *e)
 {
     struct trainer_state *s = calloc(1, sizeof *s);
 
@@ -257,7 +257,7 @@ struct trainer_state *trainer_state_read(const struct trainer *t, const int *fds
     if (step < 0)
         err_set(e, ERR_FORMAT, "an optimizer step of %lld is impossible", (long long)step);
     else if ((s->optim = optim_new(&t->params, trainer_has_masters(t), e)) &&
-             optim_read(s->optim, fds, n, e) == 0)
+             optim_read(s->optim, fds, n, stop, e) == 0)
         return s;
     trainer_state_free(s);
     return NULL;

@@ -22,6 +22,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -143,8 +144,9 @@ int frozen_read(void *file, void *to, size_t offset, size_t n, struct err *e);
  * are read and checked first, ERR_FORMAT names the tensor; then trainer_adopt is instant). n: 1 to
  * FROZEN_FILES; which file holds a tensor does not matter, so one with everything will do. */
 struct trainer_state;
+/* ERR_CANCELLED once *stop is true; NULL: never. */
 struct trainer_state *trainer_state_read(const struct trainer *t, const int *fds, int n,
-                                         int64_t step, struct err *e);
+                                         int64_t step, const atomic_bool *stop, struct err *e);
 /* Any thread: takes its time for a large run. NULL is allowed. */
 void trainer_state_free(struct trainer_state *s);
 /* Exchanges: s holds what the run had before, to be freed where that may take a while. */

@@ -262,6 +262,7 @@ static int publish_files(struct writing *x, struct err *e)
                               .manifest_arg = x,
                               .progress = on_stage,
                               .progress_arg = x,
+                              .stop = x->w->s->cut,
                               .leftovers = x->w->s->leftovers};
     struct publish_result out;
 

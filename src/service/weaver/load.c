@@ -152,7 +152,8 @@ static int read_optimizer(struct train_op *t, int dir_fd, const json_t *record, 
     if (!t->include_optimizer)
         return 0;
     if (open_optimizer(t->w, dir_fd, record, fds, &n, e) == 0)
-        t->engine.state = trainer_state_read(run_trainer(t->run->run), fds, n, step, e);
+        t->engine.state =
+            trainer_state_read(run_trainer(t->run->run), fds, n, step, &t->w->s->stopping, e);
     while (n > 0)
         fs_close(fds[--n]);
     return t->engine.state ? 0 : -1;

@@ -385,7 +385,7 @@ static struct trainer_state *saved_state(struct run *r, const struct run_view *v
 {
     int fds[FROZEN_FILES], n = save_optimizer(v->optimizer, fds);
     struct err e = {0};
-    struct trainer_state *s = trainer_state_read(run_trainer(r), fds, n, v->step, &e);
+    struct trainer_state *s = trainer_state_read(run_trainer(r), fds, n, v->step, NULL, &e);
 
     if (!s)
         fail_msg("%s", e.msg);

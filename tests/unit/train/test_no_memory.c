@@ -58,7 +58,7 @@ static int freeze(struct world *w, struct err *e)
 
 static int read_state(struct world *w, struct err *e)
 {
-    struct trainer_state *s = trainer_state_read(w->r.t, w->fds, w->n_fds, 1, e);
+    struct trainer_state *s = trainer_state_read(w->r.t, w->fds, w->n_fds, 1, NULL, e);
 
     trainer_state_free(s);
     return s ? 0 : -1;

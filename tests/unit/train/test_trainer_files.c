@@ -342,6 +342,32 @@ static void a_save_in_one_file_is_read_too(void **state)
     rig_close(&fresh);
 }
 
+static void a_reading_that_is_cut_short_changes_nothing(void **state)
+{
+    struct rig r;
+    struct err e = {0};
+    atomic_bool stop = true;
+
+    (void)state;
+    rig_open(&r, "tiny-llama", 1);
+    rig_make_trainer(&r, TRAIN_FULL, false, NULL);
+    struct bytes b = optimizer_file(r.t);
+    int fds[FROZEN_FILES], n = open_files(&b, fds);
+    int64_t step = trainer_step(r.t);
+    struct trainer_state *s;
+
+    assert_null(trainer_state_read(r.t, fds, n, 7, &stop, &e));
+    assert_int_equal(e.code, ERR_CANCELLED);
+    assert_int_equal(trainer_step(r.t), step);
+    stop = false;
+    s = trainer_state_read(r.t, fds, n, 7, &stop, &e);
+    assert_non_null(s);
+    trainer_state_free(s);
+    close_files(fds, n);
+    free(b.data);
+    rig_close(&r);
+}
+
 static void a_tensor_in_both_files_is_refused(void **state)
 {
     struct rig r;
@@ -354,7 +380,7 @@ static void a_tensor_in_both_files_is_refused(void **state)
     int fds[FROZEN_FILES] = {file_with(one.data, one.n),
                              file_with(b.data + b.first, b.n - b.first)};
 
-    assert_null(trainer_state_read(r.t, fds, 2, 1, &e));
+    assert_null(trainer_state_read(r.t, fds, 2, 1, NULL, &e));
     assert_int_equal(e.code, ERR_FORMAT);
     assert_non_null(strstr(e.msg, "twice"));
     close_files(fds, 2);
@@ -514,6 +540,7 @@ int main(void)
         cmocka_unit_test(a_fresh_run_is_frozen_in_slices),
         cmocka_unit_test(a_view_that_nobody_took_goes_with_its_operation),
         cmocka_unit_test(a_save_in_one_file_is_read_too),
+        cmocka_unit_test(a_reading_that_is_cut_short_changes_nothing),
         cmocka_unit_test(a_tensor_in_both_files_is_refused),
         cmocka_unit_test(a_reading_thread_sees_one_moment_while_the_run_goes_on),
         cmocka_unit_test(a_view_outlives_reset_adoption_and_the_run),

@@ -277,7 +277,7 @@ static inline struct trainer_state *read_saved(struct trainer *t, const struct b
                                                int64_t step, struct err *e)
 {
     int fds[FROZEN_FILES], n = open_files(b, fds);
-    struct trainer_state *s = trainer_state_read(t, fds, n, step, e);
+    struct trainer_state *s = trainer_state_read(t, fds, n, step, NULL, e);
 
     close_files(fds, n);
     return s;
