@@ -1,6 +1,6 @@
 /* A real model, SmolLM2-135M-Instruct with its weights rounded to BF16, against recorded values of
  * the reference. The weights are not in the repository: CAIRN_SMOLLM2 names the directory that
- * `cairn import` wrote (default /tmp/smollm2); without it the tests are skipped. */
+ * `cairn import` wrote (default: the quickstart's); without it the tests are skipped. */
 #include "fixture.h"
 
 struct real {
@@ -8,15 +8,26 @@ struct real {
     json_t *values;
 };
 
+static void find_real(char dir[512])
+{
+    const char *said = getenv("CAIRN_SMOLLM2"), *home = getenv("HOME");
+
+    if (said)
+        snprintf(dir, 512, "%s", said);
+    else
+        snprintf(dir, 512, "%s/.local/share/cairn-quickstart/SmolLM2-135M-Instruct",
+                 home ? home : "");
+}
+
 static int open_real(void **state)
 {
-    const char *dir = getenv("CAIRN_SMOLLM2") ? getenv("CAIRN_SMOLLM2") : "/tmp/smollm2";
     struct err e = {0};
     struct real *r = calloc(1, sizeof *r);
-    char path[512];
+    char dir[512], path[540];
 
     assert_non_null(r);
     *state = r;
+    find_real(dir);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     if (access(path, R_OK) != 0)
         return 0; /* r->values stays NULL: every test skips */
