@@ -40,7 +40,7 @@ void body_known_keys(struct body *b, const char *const *names, int n)
         while (i < n && strcmp(key, names[i]) != 0)
             i++;
         if (i == n)
-            body_error(b, key, "extra_forbidden", "unknown field");
+            body_error(b, key, "extra_forbidden", "is no field of this route");
     }
 }
 

@@ -46,7 +46,8 @@ static void parse_way(struct load_op *op, struct body *b)
     ways = (op->name != NULL) + (op->path != NULL) + op->by_id;
     if (ways != 1 && !b->errors)
         body_error(b, "name", ways ? "too_many" : "missing",
-                   "give exactly one of name, path and model_id");
+                   ways ? "must stand alone: it, path and model_id are three ways to say one thing"
+                        : "must be given, or path, or model_id");
 }
 
 static int check_body(void *ctx, struct refusal *r)
