@@ -77,15 +77,6 @@ float dtype_bf16_to_f32(uint16_t v)
     return float_of((uint32_t)v << 16);
 }
 
-uint16_t dtype_f32_to_bf16(float v)
-{
-    uint32_t u = bits_of(v);
-
-    if ((u & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 float dtype_f16_to_f32(uint16_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 31, fraction = v & 0x3ff;

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum dtype {
     DTYPE_BF16,
@@ -43,7 +44,17 @@ int dtype_parse(const char *name, size_t len, enum dtype *out); /* -1: no such t
 /* Scalar conversions. To 16 bits: round to nearest, ties to even, as IEEE 754 does it. A NaN stays
  * a NaN, quiet, with the upper bits of its payload; F16 overflow gives infinity. */
 float dtype_bf16_to_f32(uint16_t v);
-uint16_t dtype_f32_to_bf16(float v);
 float dtype_f16_to_f32(uint16_t v);
 uint16_t dtype_f32_to_f16(float v);
+
+/* Here and without a branch, so that the compiler makes vectors of a loop over it. */
+static inline uint16_t dtype_f32_to_bf16(float v)
+{
+    uint32_t u;
+
+    memcpy(&u, &v, sizeof u);
+    uint32_t even = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
+
+    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : even);
+}
 #endif

@@ -82,17 +82,6 @@ float adam_largest(const struct adam_factors *factors, const float *p, const flo
     return largest;
 }
 
-/* dtype_f32_to_bf16 without a branch: the compiler makes vectors of it. */
-static inline uint16_t to_bf16(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof u);
-    uint32_t even = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
-
-    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : even);
-}
-
 void adam_store(void *to, enum kern_dtype dtype, const float *p, size_t n)
 {
     uint16_t *half = to;
@@ -101,7 +90,7 @@ void adam_store(void *to, enum kern_dtype dtype, const float *p, size_t n)
         memcpy(to, p, n * sizeof *p);
     else if (dtype == KERN_BF16)
         for (size_t i = 0; i < n; i++)
-            half[i] = to_bf16(p[i]);
+            half[i] = dtype_f32_to_bf16(p[i]);
     else
         for (size_t i = 0; i < n; i++)
             half[i] = dtype_f32_to_f16(p[i]);
