@@ -154,7 +154,7 @@ man:
 PREFIX ?= /usr/local
 install: all
 	install -D -m 755 $(B)/cairn $(DESTDIR)$(PREFIX)/bin/cairn
-	for m in man/*.[158]; do s=$${m##*.}; install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$$s/$${m#man/}; done
+	for m in man/*.[158]; do s=$${m##*.}; install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$$s/$${m#man/} || exit 1; done
 
 clean:
 	rm -rf build
