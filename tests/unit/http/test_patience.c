@@ -1,17 +1,48 @@
 /* Clients that are slow, idle or many, and the stop of a server. */
 #include "http/server_fixture.h"
 
-static int start_and_connect(struct fixture *f, const struct http_config *c)
+/* A server with settings of its own, and one client of it. */
+struct guest {
+    struct fixture host;
+    struct http_config c; /* to be changed before the client comes */
+    int fd;               /* of the client; -1 before */
+    struct buf got;       /* what came back */
+};
+
+static int guest_expected(void **state)
 {
-    start(f, c);
-    return wire_connect(f->port);
+    struct guest *g = calloc(1, sizeof *g);
+
+    assert_non_null(g);
+    g->c = small_config(&g->host);
+    g->fd = -1;
+    *state = g;
+    return 0;
 }
 
-static void part(struct fixture *f, int fd, struct buf *got)
+static void guest_comes(struct guest *g, const char *says)
 {
-    close(fd);
-    buf_release(got);
-    http_server_stop(f->server, 100);
+    start(&g->host, &g->c);
+    g->fd = wire_connect(g->host.port);
+    wire_say(g->fd, says);
+}
+
+static void stop_host(struct guest *g, int grace_ms)
+{
+    http_server_stop(g->host.server, grace_ms);
+    g->host.server = NULL;
+}
+
+static int guest_gone(void **state)
+{
+    struct guest *g = *state;
+
+    if (g->fd >= 0)
+        close(g->fd);
+    buf_release(&g->got);
+    stop_host(g, 100);
+    free(g);
+    return 0;
 }
 
 /* A byte every 0.1 s for 1.2 s, then what came back. */
@@ -28,77 +59,53 @@ static void drip(int fd, struct buf *got)
 
 static void a_header_that_never_ends_is_closed(void **state)
 {
-    struct fixture patient = {0};
-    struct http_config c = small_config(&patient);
-    struct buf got = {0};
-    int fd;
+    struct guest *g = *state;
 
-    (void)state;
-    c.head_timeout_ms = 700;
-    fd = start_and_connect(&patient, &c);
-    drip(fd, &got);
-    part(&patient, fd, &got);
+    g->c.head_timeout_ms = 700;
+    guest_comes(g, "");
+    drip(g->fd, &g->got);
 }
 
 static void a_body_sent_byte_by_byte_is_closed_without_an_answer(void **state)
 {
-    struct fixture patient = {0};
-    struct http_config c = small_config(&patient);
-    struct buf got = {0};
-    int fd;
+    struct guest *g = *state;
 
-    (void)state;
-    c.body_timeout_ms = 700;
-    fd = start_and_connect(&patient, &c);
-    wire_say(fd, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
-    drip(fd, &got);
-    assert_int_equal(atomic_load(&patient.ran), 0);
-    part(&patient, fd, &got);
+    g->c.body_timeout_ms = 700;
+    guest_comes(g, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
+    drip(g->fd, &g->got);
+    assert_int_equal(atomic_load(&g->host.ran), 0);
 }
 
 static void a_body_in_chunks_has_time_as_long_as_bytes_come(void **state)
 {
+    struct guest *g = *state;
     enum { PIECE = 65536, PIECES = 30 };
-    struct fixture patient = {0};
-    struct http_config c = small_config(&patient);
     char *piece = calloc(1, PIECE);
-    struct buf got = {0};
-    int fd;
 
-    (void)state;
-    c.body_timeout_ms = 1500; /* half of what the body takes */
-    fd = start_and_connect(&patient, &c);
-    wire_say(fd, "POST /big HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" CLOSE);
+    g->c.body_timeout_ms = 1500; /* half of what the body takes */
+    guest_comes(g, "POST /big HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" CLOSE);
     for (int i = 0; i < PIECES; i++) {
-        wire_say(fd, "10000\r\n");
-        wire_send(fd, piece, PIECE);
-        wire_say(fd, "\r\n");
+        wire_say(g->fd, "10000\r\n");
+        wire_send(g->fd, piece, PIECE);
+        wire_say(g->fd, "\r\n");
         wire_wait_ms(100);
     }
-    wire_say(fd, "0\r\n\r\n");
-    assert_true(wire_read_all(fd, &got));
-    assert_int_equal(wire_status(buf_str(&got)), 200);
-    assert_non_null(strstr(got.data, "len=1966080"));
-    close(fd);
+    wire_say(g->fd, "0\r\n\r\n");
     free(piece);
-    buf_release(&got);
-    http_server_stop(patient.server, 100);
+    assert_true(wire_read_all(g->fd, &g->got));
+    assert_int_equal(wire_status(buf_str(&g->got)), 200);
+    assert_non_null(strstr(g->got.data, "len=1966080"));
 }
 
 static void a_large_body_that_is_announced_and_does_not_come_is_closed(void **state)
 {
-    struct fixture patient = {0};
-    struct http_config c = small_config(&patient);
-    struct buf got = {0};
-    int fd;
+    struct guest *g = *state;
 
-    (void)state;
-    c.body_timeout_ms = 300;
-    fd = start_and_connect(&patient, &c);
-    wire_say(fd, "POST /big HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\nX");
-    assert_true(wire_read_all(fd, &got)); /* it has a quarter of an hour for 60 MB that do come */
-    assert_int_equal(atomic_load(&patient.ran), 0);
-    part(&patient, fd, &got);
+    g->c.body_timeout_ms = 300;
+    guest_comes(g, "POST /big HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\nX");
+    assert_true(
+        wire_read_all(g->fd, &g->got)); /* it has a quarter of an hour for 60 MB that do come */
+    assert_int_equal(atomic_load(&g->host.ran), 0);
 }
 
 static void a_thousand_idle_connections_disturb_nobody(void **state)
@@ -118,29 +125,22 @@ static void a_thousand_idle_connections_disturb_nobody(void **state)
 
 static void idle_connections_give_way_when_places_run_out(void **state)
 {
-    struct fixture few = {0};
-    struct http_config c = small_config(&few);
-    int idle[80], busy;
-    struct buf got = {0};
+    struct guest *g = *state;
+    int idle[80];
+    struct buf other;
 
-    (void)state;
-    c.max_connections = 40;
-    start(&few, &c);
-    busy = wire_connect(few.port);
-    wire_say(busy, "GET /slow HTTP/1.1\r\n" CLOSE);
-    wait_until(&few.ran, 1);
+    g->c.max_connections = 40;
+    guest_comes(g, "GET /slow HTTP/1.1\r\n" CLOSE);
+    wait_until(&g->host.ran, 1);
     for (int i = 0; i < 80; i++)
-        idle[i] = wire_connect(few.port);
-    got = ask(&few, "GET /hello HTTP/1.1\r\n" CLOSE);
-    assert_int_equal(wire_status(got.data), 200);
-    buf_reset(&got);
-    assert_true(wire_read_all(busy, &got)); /* who is being answered stays */
-    assert_non_null(strstr(got.data, "slept"));
+        idle[i] = wire_connect(g->host.port);
+    other = ask(&g->host, "GET /hello HTTP/1.1\r\n" CLOSE);
+    assert_int_equal(wire_status(other.data), 200);
+    buf_release(&other);
+    assert_true(wire_read_all(g->fd, &g->got)); /* who is being answered stays */
+    assert_non_null(strstr(g->got.data, "slept"));
     for (int i = 0; i < 80; i++)
         close(idle[i]);
-    close(busy);
-    buf_release(&got);
-    http_server_stop(few.server, 100);
 }
 
 static void handlers_that_block_do_not_block_others(void **state)
@@ -164,21 +164,14 @@ static void handlers_that_block_do_not_block_others(void **state)
 
 static void a_stop_ends_running_handlers_and_says_so_to_them(void **state)
 {
-    struct fixture brief = {0};
-    struct http_config c = small_config(&brief);
-    struct buf got = {0};
-    int fd;
+    struct guest *g = *state;
 
-    (void)state;
-    fd = start_and_connect(&brief, &c);
-    wire_say(fd, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    wait_until(&brief.ran, 1);
-    http_server_stop(brief.server, 50);
-    assert_int_equal(atomic_load(&brief.gone_seen), 1);
-    wire_read_all(fd, &got);
-    assert_int_equal(wire_status(buf_str(&got)), 200);
-    close(fd);
-    buf_release(&got);
+    guest_comes(g, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    wait_until(&g->host.ran, 1);
+    stop_host(g, 50);
+    assert_int_equal(atomic_load(&g->host.gone_seen), 1);
+    wire_read_all(g->fd, &g->got);
+    assert_int_equal(wire_status(buf_str(&g->got)), 200);
 }
 
 /* Asks again as soon as it is answered, a few times. */
@@ -203,43 +196,34 @@ static void *ask_on_and_on(void *arg)
 
 static void who_asks_on_and_on_does_not_hold_up_a_stop(void **state)
 {
+    struct guest *g = *state;
     enum { CLIENTS = 4 };
-    struct fixture brief = {0};
-    struct http_config c = small_config(&brief);
     pthread_t clients[CLIENTS];
 
-    (void)state;
-    start(&brief, &c);
+    start(&g->host, &g->c);
     for (int i = 0; i < CLIENTS; i++)
-        assert_int_equal(pthread_create(&clients[i], NULL, ask_on_and_on, &brief), 0);
-    wait_until(&brief.ran, CLIENTS);
-    http_server_stop(brief.server, 50);
+        assert_int_equal(pthread_create(&clients[i], NULL, ask_on_and_on, &g->host), 0);
+    wait_until(&g->host.ran, CLIENTS);
+    stop_host(g, 50);
     for (int i = 0; i < CLIENTS; i++)
         pthread_join(clients[i], NULL);
-    assert_int_equal(atomic_load(&brief.ran), CLIENTS);
+    assert_int_equal(atomic_load(&g->host.ran), CLIENTS);
 }
 
 /* Two requests on one connection, the second while the server stops. */
 static void a_request_during_a_stop_is_refused_and_the_connection_closes(void **state)
 {
-    struct fixture brief = {0};
-    struct http_config c = small_config(&brief);
-    struct buf got = {0};
-    int fd;
+    struct guest *g = *state;
 
-    (void)state;
-    fd = start_and_connect(&brief, &c);
-    wire_say(fd, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                 "GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    wait_until(&brief.ran, 1);
-    http_server_stop(brief.server, 50);
-    wire_read_all(fd, &got);
-    assert_int_equal(wire_status(buf_str(&got)), 200);
-    assert_non_null(strstr(got.data, "Connection: close"));
-    assert_int_equal(wire_count(got.data, "HTTP/1.1 200"), 1);
-    assert_int_equal(atomic_load(&brief.ran), 1);
-    close(fd);
-    buf_release(&got);
+    guest_comes(g, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                   "GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    wait_until(&g->host.ran, 1);
+    stop_host(g, 50);
+    wire_read_all(g->fd, &g->got);
+    assert_int_equal(wire_status(buf_str(&g->got)), 200);
+    assert_non_null(strstr(g->got.data, "Connection: close"));
+    assert_int_equal(wire_count(g->got.data, "HTTP/1.1 200"), 1);
+    assert_int_equal(atomic_load(&g->host.ran), 1);
 }
 
 static void *stop_patiently(void *arg)
@@ -267,60 +251,47 @@ static int refused_at_last(const int *fds, int n)
 
 static void what_comes_while_others_are_let_end_is_refused(void **state)
 {
+    struct guest *g = *state;
     enum { OPEN = 200 };
-    struct fixture slow_end = {0};
-    struct http_config c = small_config(&slow_end);
-    struct buf got = {0};
-    int busy, half, open[OPEN];
+    int busy, open[OPEN];
     pthread_t stopper;
 
-    (void)state;
-    start(&slow_end, &c);
-    busy = wire_connect(slow_end.port);
-    half = wire_connect(slow_end.port);
+    guest_comes(g, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhe");
+    busy = wire_connect(g->host.port);
     for (int i = 0; i < OPEN; i++)
-        open[i] = wire_connect(slow_end.port);
+        open[i] = wire_connect(g->host.port);
     wire_say(busy, "GET /wait HTTP/1.1\r\n" CLOSE);
-    wire_say(half, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhe");
-    wait_until(&slow_end.ran, 1);
-    assert_int_equal(pthread_create(&stopper, NULL, stop_patiently, slow_end.server), 0);
+    wait_until(&g->host.ran, 1);
+    assert_int_equal(pthread_create(&stopper, NULL, stop_patiently, g->host.server), 0);
     assert_int_equal(refused_at_last(open, OPEN), 503);
-    wire_say(half, "llo"); /* its header came before the stop */
-    assert_true(wire_read_all(half, &got));
-    assert_int_equal(wire_status(buf_str(&got)), 503);
-    assert_non_null(strstr(got.data, "Connection: close"));
+    wire_say(g->fd, "llo"); /* its header came before the stop */
+    assert_true(wire_read_all(g->fd, &g->got));
+    assert_int_equal(wire_status(buf_str(&g->got)), 503);
+    assert_non_null(strstr(g->got.data, "Connection: close"));
     wire_reset(busy);
     pthread_join(stopper, NULL);
+    g->host.server = NULL;
     for (int i = 0; i < OPEN; i++)
         close(open[i]);
-    close(half);
-    buf_release(&got);
 }
 
 static void a_large_body_without_a_place_for_it_is_refused(void **state)
 {
-    struct fixture homeless = {0};
-    struct http_config c = small_config(&homeless);
+    struct guest *g = *state;
     size_t n = (size_t)4 << 20;
     char *body = calloc(1, n);
-    struct buf got = {0};
-    int fd;
+    struct buf small;
 
-    (void)state;
-    c.spool_dir = "/no/such/directory";
-    fd = start_and_connect(&homeless, &c);
-    wire_say(fd, "POST /big HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4194304\r\n\r\n");
-    wire_send(fd, body, n);
-    wire_read_all(fd, &got);
-    assert_int_equal(wire_status(buf_str(&got)), 503);
-    assert_int_equal(atomic_load(&homeless.ran), 0);
-    close(fd);
-    buf_release(&got);
-    got = ask(&homeless, "POST /small HTTP/1.1\r\nContent-Length: 2\r\n" CLOSE "ok");
-    assert_int_equal(wire_status(got.data), 200);
+    g->c.spool_dir = "/no/such/directory";
+    guest_comes(g, "POST /big HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4194304\r\n\r\n");
+    wire_send(g->fd, body, n);
     free(body);
-    buf_release(&got);
-    http_server_stop(homeless.server, 100);
+    wire_read_all(g->fd, &g->got);
+    assert_int_equal(wire_status(buf_str(&g->got)), 503);
+    assert_int_equal(atomic_load(&g->host.ran), 0);
+    small = ask(&g->host, "POST /small HTTP/1.1\r\nContent-Length: 2\r\n" CLOSE "ok");
+    assert_int_equal(wire_status(small.data), 200);
+    buf_release(&small);
 }
 
 static void a_taken_port_is_a_conflict(void **state)
@@ -336,20 +307,21 @@ static void a_taken_port_is_a_conflict(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f)     cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define GUEST(f) cmocka_unit_test_setup_teardown(f, guest_expected, guest_gone)
     const struct CMUnitTest tests[] = {
-        T(a_header_that_never_ends_is_closed),
-        T(a_body_sent_byte_by_byte_is_closed_without_an_answer),
-        cmocka_unit_test(a_body_in_chunks_has_time_as_long_as_bytes_come),
-        cmocka_unit_test(a_large_body_that_is_announced_and_does_not_come_is_closed),
+        GUEST(a_header_that_never_ends_is_closed),
+        GUEST(a_body_sent_byte_by_byte_is_closed_without_an_answer),
+        GUEST(a_body_in_chunks_has_time_as_long_as_bytes_come),
+        GUEST(a_large_body_that_is_announced_and_does_not_come_is_closed),
         T(a_thousand_idle_connections_disturb_nobody),
-        T(idle_connections_give_way_when_places_run_out),
+        GUEST(idle_connections_give_way_when_places_run_out),
         T(handlers_that_block_do_not_block_others),
-        T(a_stop_ends_running_handlers_and_says_so_to_them),
-        cmocka_unit_test(who_asks_on_and_on_does_not_hold_up_a_stop),
-        cmocka_unit_test(a_request_during_a_stop_is_refused_and_the_connection_closes),
-        cmocka_unit_test(what_comes_while_others_are_let_end_is_refused),
-        cmocka_unit_test(a_large_body_without_a_place_for_it_is_refused),
+        GUEST(a_stop_ends_running_handlers_and_says_so_to_them),
+        GUEST(who_asks_on_and_on_does_not_hold_up_a_stop),
+        GUEST(a_request_during_a_stop_is_refused_and_the_connection_closes),
+        GUEST(what_comes_while_others_are_let_end_is_refused),
+        GUEST(a_large_body_without_a_place_for_it_is_refused),
         T(a_taken_port_is_a_conflict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
