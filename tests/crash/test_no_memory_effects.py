@@ -307,6 +307,29 @@ class Training:
     def ttl(self):
         return self.ask("PATCH", self.run.path + "/checkpoints/ttl", {"path": self.saved["path"], "ttl_seconds": 3600})
 
+    def before_drop(self):
+        for c in self.run_checkpoints():
+            assert self.ask("DELETE", f"/checkpoints/{c['id']}")[0] == 204
+        self.saved = self.run.save("weight", name=f"d{next(self.number)}")
+
+    def drop(self):
+        return self.ask("DELETE", f"/checkpoints/{self.saved['id']}")
+
+    def names(self):
+        """How many checkpoints there are; a deleted one has no other trace."""
+        return len(self.run_checkpoints())
+
+    # -- sampling sessions: the server keeps those that nobody knows, so only what is told is looked at
+
+    def before_close(self):
+        self.sampler = self.w.sampler(sampling_session_seq_id=next(self.number), base_model="tiny-llama")["id"]
+
+    def close(self):
+        return self.ask("DELETE", f"/sampling-sessions/{self.sampler}")
+
+    def open(self):
+        return self.w.call("GET", f"/sampling-sessions/{self.sampler}").status
+
     # -- the gradient: a step takes it, and says whether there was one
 
     def before_pass(self):
@@ -319,7 +342,8 @@ class Training:
         return self.op(self.run.path + "/forward-backward-passes", self.run.backward_body())
 
 
-@pytest.mark.parametrize("what, look", [("create", "look"), ("terminate", "look"), ("ttl", "look"), ("train", "gradient")])
+@pytest.mark.parametrize("what, look", [("create", "look"), ("terminate", "look"), ("ttl", "look"), ("drop", "names"),
+                                        ("close", "open"), ("train", "gradient")])
 def test_a_change_of_the_training_api_is_done_and_told_or_not_done(servers, where, what, look):  # noqa: F811
     memory = Memory(where)
     server = servers(model=None, WEAVER_API_KEYS=f"team:{KEY}", **memory.env)
@@ -392,3 +416,31 @@ def test_a_change_of_files_and_batches_is_done_and_told_or_not_done(servers, whe
     server.done("POST", "/api/weights/quiesce")
     lab = Batches(server)
     each(memory, server, getattr(lab, "before_" + what), getattr(lab, what), lab.look)
+
+
+def test_a_request_that_is_repeated_is_never_done_again(servers, where):  # noqa: F811
+    memory = Memory(where)
+    server = servers(model=None, WEAVER_API_KEYS=f"team:{KEY}", **memory.env)
+    assert server.call("POST", "/api/models", {"source": "local", "local_path": model_copy(where, "tiny-llama")})[0] == 202
+    lab = Training(server)
+    again = trace()
+    body = {"model_seq_id": next(lab.number), "base_model": "tiny-llama", "lora_config": {"rank": 4, "seed": 3}}
+
+    def repeat():
+        return lab.w.call("POST", f"/sessions/{lab.w.session}/models", body, trace=again)
+
+    first = repeat()
+    assert first.status == 201
+    runs = lab.look()[0]
+    memory.fail(-1)
+    assert repeat().body == first.body
+    n = memory.end()
+    for number in sorted(random.Random(3).sample(range(n), min(n, SAMPLE))):
+        memory.fail(number)
+        try:
+            got = repeat()
+        except CLOSED:
+            got = None
+        memory.end()
+        assert got is None or got.status >= 500 or (got.status, got.body) == (201, first.body), (number, got)
+        assert lab.look()[0] == runs, (number, got)

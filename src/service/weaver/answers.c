@@ -33,36 +33,36 @@ static struct w_answer *find(struct weaver *w, const char *key)
 /* In the place of a body, which is JSON: the rest is the id of the operation. */
 static const char by_id = '=';
 
-static void read_body(struct weaver *w, const char *kept, struct buf *body)
+static int read_body(struct weaver *w, const char *kept, struct buf *body, struct err *e)
 {
-    struct err e = {0};
-
-    if (*kept != by_id)
+    if (*kept != by_id) {
         buf_add_str(body, kept);
-    else if (w_op_envelope(w, kept + 1, body, &e) <= 0)
-        log_ev(LOG_WARNING, "weaver_answer", "operation=%s cause=\"%s\"", kept + 1, e.msg);
+        return 0;
+    }
+    return w_op_envelope(w, kept + 1, body, e) > 0 ? 0 : -1;
 }
 
-/* False: none. */
-static bool read_row(struct weaver *w, const char *key, int *status, struct buf *body)
+/* 1: there was one, 0: none. -1 with *e: nobody knows. */
+static int read_row(struct weaver *w, const char *key, int *status, struct buf *body, struct err *e)
 {
     struct buf kept = {0};
     struct db_stmt q;
-    struct err e = {0};
     int rc =
-        db_query(&q, w->ops, &e, "SELECT status, body FROM weaver_answers WHERE key = ?", "t", key);
+        db_query(&q, w->ops, e, "SELECT status, body FROM weaver_answers WHERE key = ?", "t", key);
 
     if (rc == 0)
-        rc = db_step(&q, &e);
+        rc = db_step(&q, e);
     if (rc > 0) {
         *status = (int)db_int(&q, 0);
         buf_add_str(&kept, db_text(&q, 1));
     }
     db_query_end(&q, w->ops);
-    if (rc > 0)
-        read_body(w, buf_str(&kept), body);
+    if (rc > 0 && kept.failed)
+        rc = err_nomem(e);
+    if (rc > 0 && read_body(w, buf_str(&kept), body, e) < 0)
+        rc = -1;
     buf_release(&kept);
-    return rc > 0;
+    return rc;
 }
 
 /* False: the first one is still running after all this time. */
@@ -95,7 +95,9 @@ static void end_turn(struct weaver *w, struct w_answer *a)
 struct w_answer *w_answer_take(struct weaver *w, const char *key, int *status, struct buf *body)
 {
     struct w_answer *a = calloc(1, sizeof *a);
+    struct err e = {0};
     bool mine;
+    int found;
 
     *status = 0;
     if (!a)
@@ -112,8 +114,14 @@ struct w_answer *w_answer_take(struct weaver *w, const char *key, int *status, s
         free(a);
         return NULL;
     }
-    if (!read_row(w, a->key, status, body))
+    found = read_row(w, a->key, status, body, &e);
+    if (found == 0)
         return a;
+    if (found < 0) { /* it may have been done already: it is not done again */
+        log_ev(LOG_WARNING, "weaver_answer", "cause=\"%s\"", e.msg);
+        buf_release(body);
+        *status = 0;
+    }
     end_turn(w, a);
     return NULL;
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/nomem.h"
 #include "base/str.h"
 #include "db/db.h"
 #include "service/times.h"
@@ -349,10 +350,11 @@ static struct w_pin **find_pin(struct weaver *w, const char *id)
 /* One use more; `ending` must be the only one, and bears no other beside it. */
 static int add_use(struct weaver *w, const char *id, bool ending, bool *taken)
 {
-    struct w_pin *fresh = calloc(1, sizeof *fresh), **at;
+    struct w_pin *fresh = nomem_malloc(sizeof *fresh), **at; /* noted: not to be told as a use */
 
     if (!fresh)
         return -1;
+    *fresh = (struct w_pin){0};
     pthread_mutex_lock(&w->lock);
     at = find_pin(w, id);
     *taken = *at && (ending || (*at)->ending);
