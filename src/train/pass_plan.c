@@ -56,12 +56,21 @@ static void cut_inner(struct arena_rows *a, struct cutter *c, const struct model
     a->up = cutter_rows(c, n, rows, g->ff);
 }
 
-static void cut_gradients(struct arena_rows *a, struct cutter *c, const struct model_config *g,
-                          int rank, int rows)
+static void cut_stream(struct arena_rows *a, struct cutter *c, const struct model_config *g,
+                       int rank, int rows)
 {
     a->dx = cutter_rows(c, 1, rows, g->hidden);
     a->h = cutter_rows(c, 1, rows, g->hidden);
     a->dh = cutter_rows(c, 1, rows, g->hidden);
+    a->r = cutter_rows(c, 1, rows, g->n_heads + g->n_kv_heads);
+    a->lora_u = cutter_rows(c, 3, rows, rank);
+    a->lora_du = cutter_rows(c, 3, rows, rank);
+}
+
+/* What the head does not use. */
+static void cut_layer(struct arena_rows *a, struct cutter *c, const struct model_config *g,
+                      int rows)
+{
     a->act = cutter_rows(c, 1, rows, g->ff);
     a->d_act = cutter_rows(c, 1, rows, g->ff);
     a->d_mixed = cutter_rows(c, 1, rows, larger(model_q_width(g), g->hidden));
@@ -69,9 +78,22 @@ static void cut_gradients(struct arena_rows *a, struct cutter *c, const struct m
     a->dkv = cutter_rows(c, 1, rows, 2 * model_kv_width(g));
     a->dk = cutter_rows(c, 1, rows, g->qk_norm ? model_kv_width(g) : 0);
     a->stats = cutter_rows(c, 1, rows, 3 * g->n_heads);
-    a->r = cutter_rows(c, 1, rows, g->n_heads + g->n_kv_heads);
-    a->lora_u = cutter_rows(c, 3, rows, rank);
-    a->lora_du = cutter_rows(c, 3, rows, rank);
+}
+
+/* The logits of the only group have been read when its layers go back: these lie over them. */
+static void cut_gradients(struct pass *p, struct cutter *c, const struct plan *pl)
+{
+    const struct model_config *g = &p->config;
+    struct cutter layer;
+
+    cut_stream(&p->a, c, g, pl->rank, pl->rows);
+    layer = *c;
+    p->kept_logits = cutter_rows(c, 1, pl->kept_logits, g->vocab);
+    if (pl->n_groups > 1)
+        layer = *c;
+    cut_layer(&p->a, &layer, g, pl->rows);
+    if (layer.used > c->used)
+        c->used = layer.used;
 }
 
 /* Everything of a call but the caches. */
@@ -102,8 +124,7 @@ static size_t cut_call(struct pass *p, const struct plan *pl, const struct pass_
         p->head = cutter_rows(&c, 1, HEAD_ROWS, HEAD_BLOCK);
         p->head_ends = cutter_take(&c, HEAD_ROWS, sizeof *p->head_ends);
         p->head_px = cutter_take(&c, p->k->linear_x_bytes(HEAD_ROWS, g->hidden), 1);
-        p->kept_logits = cutter_rows(&c, 1, pl->kept_logits, g->vocab);
-        cut_gradients(&p->a, &c, g, pl->rank, pl->rows);
+        cut_gradients(p, &c, pl);
     }
     return c.used;
 }
@@ -190,7 +211,12 @@ static void keep_logits(const struct chooser *ch)
 {
     struct plan *pl = ch->pl;
     size_t row = (size_t)ch->p->config.vocab * sizeof(float);
-    size_t room = ch->p->budget > pl->bytes ? (ch->p->budget - pl->bytes) / row : 0;
+    struct cutter under = {0};
+
+    if (pl->n_groups == 1)
+        cut_layer(&ch->p->a, &under, &ch->p->config, pl->rows);
+    size_t budget = ch->p->budget + under.used;
+    size_t room = budget > pl->bytes ? (budget - pl->bytes) / row : 0;
     int rows = room < (size_t)ch->rows ? (int)room / HEAD_PART_ROWS * HEAD_PART_ROWS : ch->rows;
 
     if (!ch->job->backward || ch->job->temperature != 1)

@@ -98,8 +98,8 @@ static void entropies_change_no_bit_either(void **state)
 }
 
 /* Bytes that a pass over the batch takes with this budget; 0: it does not fit. */
-static size_t memory_with(const struct fixture *fx, const struct batch *b, struct adapter *a,
-                          size_t budget)
+static size_t memory_at(const struct fixture *fx, const struct batch *b, struct adapter *a,
+                        size_t budget, float temperature)
 {
     struct err e = {0};
     struct pass *p = pass_new(&fx->config, forward_kernels(fx->forward), fx->pool, budget, &e);
@@ -107,7 +107,7 @@ static size_t memory_with(const struct fixture *fx, const struct batch *b, struc
                            .sequences = b->sequences,
                            .n_sequences = b->n,
                            .adapter = a,
-                           .temperature = 1,
+                           .temperature = temperature,
                            .backward = true};
     size_t bytes = 0;
 
@@ -118,6 +118,12 @@ static size_t memory_with(const struct fixture *fx, const struct batch *b, struc
         assert_int_equal(e.code, ERR_SPACE);
     pass_free(p);
     return bytes;
+}
+
+static size_t memory_with(const struct fixture *fx, const struct batch *b, struct adapter *a,
+                          size_t budget)
+{
+    return memory_at(fx, b, a, budget, 1);
 }
 
 /* The smallest budget, to 64 KiB; kernels lay their operands out in different sizes. */
@@ -146,33 +152,40 @@ static size_t least_budget(const char *model, const char *kernels, bool lora)
     return high;
 }
 
-/* A budget that keeps some of the logits, but not all of them. */
+/* A budget that keeps some of the logits, but not all of them: with several groups, whose logits
+ * take memory of their own. Under a temperature none stay. */
 static size_t some_logits_budget(const char *model, const char *kernels)
 {
+    size_t budget = least_budget(model, kernels, false), kept = 0, all;
     struct fixture fx;
     struct batch b;
-    size_t low = 0, high = BUDGET, most;
 
     fixture_open(&fx, model, kernels, 1);
     batch_make(&b, &fx.config);
-    most = memory_with(&fx, &b, NULL, BUDGET);
-    while (high - low > 4096) {
-        size_t mid = (low + high) / 2;
-
-        if (memory_with(&fx, &b, NULL, mid) == most)
-            high = mid;
-        else
-            low = mid;
-    }
-    size_t row = (size_t)fx.config.vocab * sizeof(float);
-    size_t none = memory_with(&fx, &b, NULL, high - (size_t)b.rows * row);
-    size_t some = memory_with(&fx, &b, NULL, high - (size_t)b.rows / 2 * row);
-
-    assert_true(none < some && some < most);
-    high -= (size_t)b.rows / 2 * row;
+    all = (size_t)b.rows * (size_t)fx.config.vocab * sizeof(float);
+    for (; budget < BUDGET && (kept == 0 || kept >= all); budget += 16 * 1024)
+        kept = memory_at(&fx, &b, NULL, budget, 1) - memory_at(&fx, &b, NULL, budget, 2);
+    assert_true(kept > 0 && kept < all);
     batch_free(&b);
     fixture_close(&fx);
-    return high;
+    return budget - 16 * 1024;
+}
+
+/* One group's logits lie where its layers' gradients come later. */
+static void logits_of_the_only_group_take_less_memory_than_they_have(void **state)
+{
+    struct fixture fx;
+    struct batch b;
+
+    (void)state;
+    fixture_open(&fx, trained_models[0], "avx2", 1);
+    batch_make(&b, &fx.config);
+    size_t all = (size_t)b.rows * (size_t)fx.config.vocab * sizeof(float);
+    size_t kept = memory_at(&fx, &b, NULL, BUDGET, 1) - memory_at(&fx, &b, NULL, BUDGET, 2);
+
+    assert_true(kept < all / 2);
+    batch_free(&b);
+    fixture_close(&fx);
 }
 
 static void logits_that_are_kept_are_those_that_are_computed_again(void **state)
@@ -237,6 +250,7 @@ int main(void)
         cmocka_unit_test(kernels_and_threads_give_the_same_bits),
         cmocka_unit_test(entropies_change_no_bit_either),
         cmocka_unit_test(slices_and_budgets_give_the_same_bits),
+        cmocka_unit_test(logits_of_the_only_group_take_less_memory_than_they_have),
         cmocka_unit_test(logits_that_are_kept_are_those_that_are_computed_again),
         cmocka_unit_test(fast_numerics_keep_their_bits),
     };
