@@ -10,10 +10,15 @@ struct served *served_new(const struct served *from)
 
     if (!s)
         return NULL;
-    /* Not the count: others may be changing it. */
-    memcpy(s->name, from->name, sizeof *s - offsetof(struct served, name));
+    served_fill(s, from);
     atomic_init(&s->refs, 1);
     return s;
+}
+
+/* Not the count: others may be changing it. */
+void served_fill(struct served *to, const struct served *from)
+{
+    memcpy(to->name, from->name, sizeof *to - offsetof(struct served, name));
 }
 
 struct served *served_ref(struct served *s)

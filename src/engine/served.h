@@ -28,6 +28,8 @@ struct served {
 
 /* A copy of *from with one reference; NULL: out of memory. */
 struct served *served_new(const struct served *from);
+/* The same into a record that nobody else has yet. */
+void served_fill(struct served *to, const struct served *from);
 struct served *served_ref(struct served *s);
 void served_unref(struct served *s); /* NULL is allowed; any thread */
 #endif

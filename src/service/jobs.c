@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/nomem.h"
 
 enum { JOB_STACK = 1 << 20 };
 
@@ -47,7 +48,9 @@ static void *run(void *arg)
     struct job job = *(struct job *)arg;
 
     free(arg);
+    nomem_set_aside(NOMEM_ANSWER); /* what it has done it can tell */
     job.fn(job.arg);
+    nomem_let_go();
     count(job.set, -1);
     return NULL;
 }

@@ -44,6 +44,9 @@ static int take_snapshot(struct op *base, struct refusal *r)
     int64_t start = clock_mono_ns();
     struct err e = {0};
 
+    op->renamed = served_new(base->served);
+    if (!op->renamed)
+        return refuse_no_memory(r);
     op->snapshot = snapshot_begin(base->s->engine, engine_resident(base->s->engine), &e);
     if (!op->snapshot)
         return refuse_internal(r, &e);
@@ -198,17 +201,15 @@ int save_write_files(struct save_op *op, struct err *e)
 
 /* The resident takes the checkpoint's name; commits that ended since the snapshot are not in the
  * files. */
-static int rename_resident(struct save_op *op)
+static void rename_resident(struct save_op *op)
 {
     struct service *s = op->op.s;
-    struct served *now = engine_served(s->engine);
-    struct served *next;
+    struct served *now = engine_served(s->engine), *next = op->renamed;
 
     if (!now || s->weights->load_counter != op->load_counter)
-        return 0;
-    next = served_new(now);
-    if (!next)
-        return -1;
+        return;
+    op->renamed = NULL;
+    served_fill(next, now);
     str_copy(next->name, sizeof next->name, buf_str(&op->name));
     next->checkpoint = true;
     next->commits = s->weights->commits_ever - op->commits_ever;
@@ -216,7 +217,6 @@ static int rename_resident(struct save_op *op)
     memcpy(next->manifest_sha256, op->result.manifest_sha256, sizeof next->manifest_sha256);
     engine_set_served(s->engine, next);
     op->identity_set = true;
-    return 0;
 }
 
 static void note_last_save(struct save_op *op)
@@ -238,13 +238,11 @@ static int finish(struct op *base, struct refusal *r)
 {
     struct save_op *op = (struct save_op *)base;
 
+    (void)r;
     base->s->weights->save = (struct save_slot){0};
     if (!op->result.published)
         return 0;
-    if (rename_resident(op) < 0)
-        return refuse(r, REFUSAL_INTERNAL_ERROR,
-                      "Out of memory: the checkpoint is published, the "
-                      "resident is not renamed.");
+    rename_resident(op);
     note_last_save(op);
     return 0;
 }
@@ -298,8 +296,7 @@ static int save(struct save_op *op, struct refusal *r)
     rc = save_write_files(op, &e);
     snapshot_end(op->snapshot);
     op->snapshot = NULL;
-    if (op_on_engine(&op->op, NULL, finish, r) < 0)
-        return -1;
+    op_on_engine(&op->op, NULL, finish, r);
     return rc < 0 ? save_refuse_write(op, &e, r) : 0;
 }
 
@@ -327,6 +324,7 @@ int weights_save(struct service *s, const struct weights_req *req, json_t **data
     if (rc == 0 && !op.parent_match)
         log_ev(LOG_WARNING, "weights_parent_mismatch", "checkpoint=%s", buf_str(&op.name));
     image_unref(op.image);
+    served_unref(op.renamed);
     buf_release(&op.name);
     return op_end(&op.op, 201, rc, r);
 }

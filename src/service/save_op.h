@@ -32,6 +32,8 @@ struct save_op {
     double snapshot_ms, write_ms;
     int64_t commits_ever;
     uint64_t load_counter;
+    struct served
+        *renamed; /* what the resident becomes: its memory is taken before the first write */
     bool parent_match;
     struct core_loan loan; /* while the files are written */
     /* of a promotion (promote.c); zero in a save */
