@@ -81,7 +81,7 @@ class Weights:
         saved = os.path.exists(self.s.checkpoints + "/run/step-000001")
         return {"attached": s["attached"], "quiesced": s["serving"] == "quiesced", "state": s["weights_state"],
                 "commits": s["steps_since_load"] - self.commits, "locked": row["locked"], "lease": lease.get("ttl_seconds"),
-                "saved": saved, "model": bool(s["model"]), "rows": len(self.s.rows()),
+                "saved": saved, "model": s["model"] and s["model"]["name"], "rows": len(self.s.rows()),
                 "adapter": self.s.done("GET", "/api/adapters")["applied"] is not None}
 
     def let_go(self):
@@ -160,6 +160,17 @@ class Weights:
         status, answer = self.s.save(1)
         told = status >= 500 and answer.get("error", {}).get("details", {}).get("published")
         return (201, None) if told else (status, answer.get("data"))
+
+    def before_load(self):
+        if not os.path.exists(self.s.checkpoints + "/run"):
+            self.before_detach()
+            assert self.s.save(1)[0] == 201
+            self.let_go()
+        if self.look()["model"] != "tiny-llama":
+            self.must("POST", "/api/weights/load", {"model_id": self.id}, Authorization=f"Bearer {OPERATOR}")
+
+    def load(self):
+        return self.act("POST", "/api/weights/load", {"path": "run/step-000001"}, Authorization=f"Bearer {OPERATOR}")
 
     # -- adapters
 
@@ -241,17 +252,14 @@ class Weights:
 
     def before_unload(self):
         if not self.s.status()["model"]:
-            self.load()
+            self.must("POST", f"/api/models/{self.id}/load")
             self.s.wait_resident()
 
     def unload(self):
         return self.model("/unload")
 
-    def load(self):
-        return self.model("/load")
 
-
-@pytest.mark.parametrize("what", ["attach", "detach", "quiesce", "resume", "commit_begin", "commit_end", "save", "apply", "remove",
+@pytest.mark.parametrize("what", ["attach", "detach", "quiesce", "resume", "commit_begin", "commit_end", "save", "load", "apply", "remove",
                                   "lease_take", "lease_renew", "lease_end", "lock", "unlock", "register", "delete", "unload"])
 def test_a_change_is_done_and_told_or_refused_and_not_done(servers, where, what):  # noqa: F811
     shutil.copytree(LORA, where + "/adapters/lora")
