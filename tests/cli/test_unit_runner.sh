@@ -13,7 +13,7 @@ program skips "$skipped" "$skipped"
 program both "$ok" "$skipped"
 program nothing
 program fails "$failed"
-echo 'exit 1' >>"$scratch/fails"
+printf "echo '[  FAILED  ] a_test'\nexit 1\n" >>"$scratch/fails" # in the list at the end once more
 
 expect_exit 0 sh scripts/run_unit.sh 9 "$scratch/passes" "$scratch/skips" "$scratch/both"
 out_has 'passes (2)$'
