@@ -10,10 +10,11 @@
  *   x;
  * - tile_multiply(acc, x, w): adds their products to the lanes.
  *
- * W is read as it lies in memory. One row (decode) reads four streams a quarter of the range apart:
- * the CPU's own prefetcher follows them. More rows read neighbouring rows of W, prefetched a few
- * tiles ahead, once from memory and then from the first cache; rows of x are taken in blocks that
- * stay in the second cache. A tile always runs over the whole of k, so no sum is ever cut. */
+ * W is read as it lies in memory. One row or two (decode) read four streams a quarter of the range
+ * apart: the CPU's own prefetcher follows them, and no sooner than that is arithmetic in their way.
+ * More rows read neighbouring rows of W, prefetched a few tiles ahead, once from memory and then
+ * from the first cache; rows of x are taken in blocks that stay in the second cache. A tile always
+ * runs over the whole of k, so no sum is ever cut. */
 #ifndef KERNELS_TILE_AVX512_H
 #define KERNELS_TILE_AVX512_H
 
@@ -23,6 +24,7 @@
 #include "kernels/linear_job.h"
 
 enum {
+    APART_ROWS = 2,       /* so few rows of x read W in four streams */
     TILE_ROWS = 6,        /* 6 x 4 accumulators, 4 weights and 1 activation fill the 32 registers */
     TILE_OUT = 4,         /* four outputs at once make the horizontal sum cheap */
     PREFETCH = 16 * 1024, /* bytes of W asked for ahead of their use */
@@ -185,9 +187,11 @@ INLINE void run_tiles(const struct linear_job *b, int R, enum kern_dtype dtype, 
     }
 }
 
-/* One row of x times outputs [j, end) and those one, two and three strides on. */
-INLINE void run_row(const struct linear_job *b, enum kern_dtype dtype, int j, int end, int stride)
+/* R rows of x times outputs [j, end) and those one, two and three strides on. */
+INLINE void run_apart(const struct linear_job *b, int R, enum kern_dtype dtype, int j, int end,
+                      int stride)
 {
+    size_t ldx = tile_x_stride(b);
     struct fetch none = {0};
     __m512 acc[TILE_ROWS][TILE_OUT];
 
@@ -196,14 +200,14 @@ INLINE void run_row(const struct linear_job *b, enum kern_dtype dtype, int j, in
 
         for (int i = 0; i < TILE_OUT; i++)
             w[i] = weight_row(b, j + i * stride, kern_dtype_bytes(dtype));
-        multiply_tile(1, dtype, acc, tile_x(b, 0), 0, w, b->w->k, &none);
-        put_tile(b, 1, 0, (struct outputs){j, stride}, acc);
+        multiply_tile(R, dtype, acc, tile_x(b, 0), ldx, w, b->w->k, &none);
+        put_tile(b, R, 0, (struct outputs){j, stride}, acc);
     }
 }
 
 /* The functions for one dtype of W. */
 struct tiles {
-    void (*row)(const struct linear_job *b, int j, int end, int stride);
+    void (*apart[APART_ROWS])(const struct linear_job *b, int j, int end, int stride);
     void (*rows[TILE_ROWS])(const struct linear_job *b, int row, int j, struct fetch f);
 };
 
@@ -214,21 +218,25 @@ struct tiles {
         run_tiles(b, R, KERN_##dtype, row, j, f);                                   \
     }
 
-#define TILES_OF(dtype)                                                                 \
-    static void run_row_##dtype(const struct linear_job *b, int j, int end, int stride) \
-    {                                                                                   \
-        run_row(b, KERN_##dtype, j, end, stride);                                       \
-    }                                                                                   \
-    RUN_TILES(1, dtype)                                                                 \
-    RUN_TILES(2, dtype)                                                                 \
-    RUN_TILES(3, dtype)                                                                 \
-    RUN_TILES(4, dtype)                                                                 \
-    RUN_TILES(5, dtype)                                                                 \
-    RUN_TILES(6, dtype)                                                                 \
-    static const struct tiles tiles_##dtype = {                                         \
-        run_row_##dtype,                                                                \
-        {run_tiles_##dtype##_1, run_tiles_##dtype##_2, run_tiles_##dtype##_3,           \
-         run_tiles_##dtype##_4, run_tiles_##dtype##_5, run_tiles_##dtype##_6},          \
+#define RUN_APART(R, dtype)                                                                     \
+    static void run_apart_##dtype##_##R(const struct linear_job *b, int j, int end, int stride) \
+    {                                                                                           \
+        run_apart(b, R, KERN_##dtype, j, end, stride);                                          \
+    }
+
+#define TILES_OF(dtype)                                                        \
+    RUN_APART(1, dtype)                                                        \
+    RUN_APART(2, dtype)                                                        \
+    RUN_TILES(1, dtype)                                                        \
+    RUN_TILES(2, dtype)                                                        \
+    RUN_TILES(3, dtype)                                                        \
+    RUN_TILES(4, dtype)                                                        \
+    RUN_TILES(5, dtype)                                                        \
+    RUN_TILES(6, dtype)                                                        \
+    static const struct tiles tiles_##dtype = {                                \
+        {run_apart_##dtype##_1, run_apart_##dtype##_2},                        \
+        {run_tiles_##dtype##_1, run_tiles_##dtype##_2, run_tiles_##dtype##_3,  \
+         run_tiles_##dtype##_4, run_tiles_##dtype##_5, run_tiles_##dtype##_6}, \
     };
 
 /* How many rows of x stay in the second cache beside the weights. */
@@ -289,8 +297,8 @@ static void linear_tiles(const struct linear_job *b, const struct tiles *t, int 
 {
     int quarter = (b->n1 - n0 + TILE_OUT - 1) / TILE_OUT;
 
-    if (b->m == 1)
-        t->row(b, n0, n0 + quarter, quarter);
+    if (b->m <= APART_ROWS)
+        t->apart[b->m - 1](b, n0, n0 + quarter, quarter);
     else
         linear_rows(b, t, n0);
 }
