@@ -32,11 +32,11 @@ static bool make_room(struct chat_queue *q, size_t n)
     return true;
 }
 
-void chat_queue_put(struct chat_queue *q, const struct gen_event *ev)
+/* The lock is held. */
+static void append(struct chat_queue *q, const struct gen_event *ev)
 {
     size_t tops = (size_t)ev->n_top * sizeof *ev->top;
 
-    pthread_mutex_lock(&q->lock);
     if (q->failed || !make_room(q, sizeof *ev + tops)) {
         q->failed = true;
     } else {
@@ -49,9 +49,22 @@ void chat_queue_put(struct chat_queue *q, const struct gen_event *ev)
         if (ev->image)
             image_ref(ev->image);
     }
-    q->over = q->over || ev->kind >= GEN_DONE;
-    pthread_cond_signal(&q->came);
+}
+
+/* Whoever waits is woken when the lock is free: it would wake only to wait for it. After the last
+ * event the queue may be gone as soon as the lock is. */
+void chat_queue_put(struct chat_queue *q, const struct gen_event *ev)
+{
+    bool last = ev->kind >= GEN_DONE;
+
+    pthread_mutex_lock(&q->lock);
+    append(q, ev);
+    q->over = q->over || last;
+    if (last)
+        pthread_cond_signal(&q->came);
     pthread_mutex_unlock(&q->lock);
+    if (!last)
+        pthread_cond_signal(&q->came);
 }
 
 static void take_next(struct chat_queue *q, struct chat_event *out)
