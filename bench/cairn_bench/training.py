@@ -215,14 +215,16 @@ def train_serve(pairs):
     with training_server() as s:
         s.load(smollm())
         trainer = Trainer(s, "lora")
-        trainer.step(4, 256)
+        trainer.step(2, 256)
         for _ in range(pairs):
             quiet()
             alone = Streams(s.address, "/v1/completions", body(s.name(), 600), 8).finish()
-            idle = 1024 / trainer.step(4, 256)[0]
+            idle = 512 / trainer.step(2, 256)[0]
             streams = Streams(s.address, "/v1/completions", body(s.name(), 600), 8)
             time.sleep(0.5)
-            beside = 1024 / trainer.step(4, 256)[0]
+            beside = 512 / trainer.step(2, 256)[0]  # shorter than the streams
+            if streams.process.poll() is not None:
+                raise SystemExit("the streams ended before the training step did")
             result = streams.finish()
             t.add("median gap alone", percentile([g for x in alone["gaps"] for g in x[4:]], 50))
             t.add("p99 gap alone", percentile([g for x in alone["gaps"] for g in x[4:]], 99))
