@@ -35,15 +35,25 @@ enum {
 /* What one worker may write. */
 struct worker_scratch {
     uint64_t operand;                /* number of the phase whose operand lies in norm and px */
-    float *norm;                     /* [NARROW_ROWS, widest input] */
+    float *norm;                     /* [NARROW_ROWS, hidden] */
     void *px;                        /* the same rows prepared for linear() */
     void *linear;                    /* LINEAR_SCRATCH */
     float *lora_x, *lora_a, *lora_b; /* [NARROW_ROWS, .]: normed rows, A x, B (A x) */
+    void *lora_px;                   /* A x, prepared */
+    uint64_t lora_phase;             /* of the rows that lie in lora_x and px, */
+    int lora_row;                    /* and the first of them */
     struct kern_ahead ahead;         /* keys and values of the layer that attends next */
     uint64_t ahead_of;               /* that layer, of that step */
     int first_page, end_page;        /* of f->pages: those of this worker's part of attention */
     void *attention;
     const float **k_pages, **v_pages; /* of one sequence and head */
+};
+
+/* Rows as a product of one worker reads them. */
+struct operand {
+    const float *x;
+    int ldx;
+    const char *px; /* prepared, or NULL */
 };
 
 struct forward {

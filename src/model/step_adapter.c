@@ -35,15 +35,6 @@ struct updates {
 
 /* ---- updates ---- */
 
-static void product(const struct forward *f, struct worker_scratch *w, float *y, const float *x,
-                    int ldx, int rows, struct kern_matrix m)
-{
-    if (m.dtype == KERN_BF16)
-        f->k->linear_x_prepare(w->px, x, ldx, 0, rows, m.k);
-    f->k->linear(y, m.n, x, ldx, m.dtype == KERN_BF16 ? w->px : NULL, rows, &m, 0, m.n, NULL, false,
-                 w->linear, NULL);
-}
-
 /* y + (s x), two roundings. Blocks of a fixed length become vectors. */
 static void add_scaled(float *restrict y, const float *restrict x, float s, int n)
 {
@@ -56,28 +47,52 @@ static void add_scaled(float *restrict y, const float *restrict x, float s, int 
         y[i] = y[i] + s * x[i];
 }
 
+/* The rows of a block as A reads them. The items of one block, a matrix each, follow one another:
+ * what the first of a worker's has made lies in its scratch for the others. */
+static struct operand rows_of(const struct updates *u, const struct block *b,
+                              struct worker_scratch *w, bool rounded)
+{
+    const struct linear_phase *p = u->p;
+    const struct forward *f = u->s->f;
+    struct operand o = {.x = p->x + (size_t)b->row * (size_t)p->ldx, .ldx = p->ldx};
+    bool fresh = w->lora_phase != f->phase || w->lora_row != b->row;
+
+    w->lora_phase = f->phase;
+    w->lora_row = b->row;
+    if (p->norm && fresh)
+        f->k->rmsnorm(w->lora_x, p->k, o.x, p->ldx, p->norm, u->s->m->dtype, b->n, p->k,
+                      f->config.norm_eps);
+    if (p->norm) {
+        o.x = w->lora_x;
+        o.ldx = p->k;
+    }
+    if (!rounded)
+        return o;
+    if (fresh)
+        f->k->linear_x_prepare(w->px, o.x, o.ldx, 0, b->n, p->k);
+    o.px = w->px;
+    return o;
+}
+
 static void update_item(void *arg, int item, int worker)
 {
     const struct updates *u = arg;
     const struct block *b = &u->block[item];
-    const struct linear_phase *p = u->p;
-    const struct forward *f = u->s->f;
-    struct worker_scratch *w = &f->worker[worker];
-    const float *x = p->x + (size_t)b->row * (size_t)p->ldx;
-    bool rounded = adapter_is_rounded(f->k, b->out->w);
-    int ldx = p->ldx, r = b->lora->a.n, n = b->lora->b.n;
+    const struct kernels *k = u->s->f->k;
+    struct worker_scratch *w = &u->s->f->worker[worker];
+    bool rounded = adapter_is_rounded(k, b->out->w);
+    struct kern_matrix ma = adapter_factor(b->adapter, &b->lora->a, rounded);
+    struct kern_matrix mb = adapter_factor(b->adapter, &b->lora->b, rounded);
+    struct operand x = rows_of(u, b, w, rounded);
 
-    if (p->norm) {
-        f->k->rmsnorm(w->lora_x, p->k, x, ldx, p->norm, u->s->m->dtype, b->n, p->k,
-                      f->config.norm_eps);
-        x = w->lora_x;
-        ldx = p->k;
-    }
-    product(f, w, w->lora_a, x, ldx, b->n, adapter_factor(b->adapter, &b->lora->a, rounded));
-    product(f, w, w->lora_b, w->lora_a, r, b->n, adapter_factor(b->adapter, &b->lora->b, rounded));
+    k->linear(w->lora_a, ma.n, x.x, x.ldx, x.px, b->n, &ma, 0, ma.n, NULL, false, w->linear, NULL);
+    if (rounded)
+        k->linear_x_prepare(w->lora_px, w->lora_a, mb.k, 0, b->n, mb.k);
+    k->linear(w->lora_b, mb.n, w->lora_a, mb.k, rounded ? w->lora_px : NULL, b->n, &mb, 0, mb.n,
+              NULL, false, w->linear, NULL);
     for (int i = 0; i < b->n; i++)
         add_scaled(b->out->y + (size_t)(b->row + i) * (size_t)b->out->ldy,
-                   w->lora_b + (size_t)i * (size_t)n, b->lora->scale, n);
+                   w->lora_b + (size_t)i * (size_t)mb.n, b->lora->scale, mb.n);
 }
 
 static void add_blocks(struct updates *u, const struct adapter *a, int row, int n)
@@ -108,7 +123,7 @@ static void update(const struct step *s, const struct linear_phase *p)
             add_blocks(&u, a, row, end - row);
     }
     if (u.n > 0)
-        pool_run(s->f->pool, update_item, &u, u.n);
+        pool_run_near(s->f->pool, update_item, &u, u.n);
 }
 
 /* ---- the end of a phase ---- */

@@ -140,13 +140,6 @@ __attribute__((target("prfchw"))) static void claim_rows(float *y, int ldy, int 
             __builtin_prefetch(y + i, 1, 3);
 }
 
-/* The rows as this worker reads them. */
-struct operand {
-    const float *x;
-    int ldx;
-    const char *px;
-};
-
 static struct operand narrow_operand(const struct plan *pl, struct worker_scratch *w)
 {
     const struct linear_phase *p = pl->p;

@@ -39,10 +39,11 @@ static void cut_worker(struct forward *f, struct worker_scratch *w, struct cutte
     size_t pages = ((size_t)g->max_positions + KV_BLOCK - 1) / KV_BLOCK;
 
     w->norm = cutter_rows(c, 1, NARROW_ROWS, g->hidden);
-    w->px = cutter_take(c, 1, f->k->linear_x_bytes(NARROW_ROWS, larger(widest, ADAPTER_RANK_MAX)));
+    w->px = cutter_take(c, 1, f->k->linear_x_bytes(NARROW_ROWS, widest));
     w->linear = cutter_take(c, 1, LINEAR_SCRATCH);
     w->lora_x = cutter_rows(c, 1, NARROW_ROWS, widest);
     w->lora_a = cutter_rows(c, 1, NARROW_ROWS, ADAPTER_RANK_MAX);
+    w->lora_px = cutter_take(c, 1, f->k->linear_x_bytes(NARROW_ROWS, ADAPTER_RANK_MAX));
     w->lora_b = cutter_rows(c, 1, NARROW_ROWS, larger(widest, 3 * g->hidden));
     w->attention = cutter_take(c, 1, f->k->attention_scratch(ATTEND_ROWS, group, g->head_dim));
     w->k_pages = cutter_take(c, pages, sizeof *w->k_pages);
