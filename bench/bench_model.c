@@ -1,12 +1,13 @@
 /* bench_model - speed of the forward pass beside the limits of this machine, in the same run.
  *
- *   bench_model [--dir DIR] [--fast | --kernels NAME] [--threads N] [--samples N] [--context N]
+ *   bench_model --dir DIR [--fast | --kernels NAME] [--threads N] [--samples N] [--context N]
  *               [--batch B | --prefill]
  *
  * decode_<B>: B sequences, one token each, greedy, logits included; tokens a second, weight bytes
  * read a second, and their share of the read bandwidth measured just before each sample.
  * prefill_512: one prompt, last logits; tokens a second and the share of the peak of multiply-adds.
- * Medians. The last lines are `name value` pairs. */
+ * --dir: a model's directory; CAIRN_SMOLLM2
+ * where it is left out. Medians. The last lines are `name value` pairs. */
 #include "limits.h"
 #include "model_bench.h"
 
@@ -203,7 +204,7 @@ static void bench_prefill(struct bench *b)
 int main(int argc, char **argv)
 {
     struct bench b = {.samples = 21, .context = 64};
-    const char *dir = getenv("CAIRN_SMOLLM2") ? getenv("CAIRN_SMOLLM2") : "/tmp/smollm2";
+    const char *dir = getenv("CAIRN_SMOLLM2");
     const char *name = NULL;
     bool fast = false;
     int threads = 0, batch = 0; /* 0: all, -1: prefill alone */
@@ -230,6 +231,8 @@ int main(int argc, char **argv)
         else
             return fprintf(stderr, "bench_model: unknown option %s\n", argv[i]), 2;
     }
+    if (!dir)
+        return fprintf(stderr, "bench_model: no model; give --dir, or set CAIRN_SMOLLM2\n"), 2;
     b.kern = name ? kernels_by_name(name) : kernels_pick(fast);
     if (!b.kern || b.samples < 1 || b.samples > MAX_SAMPLES || b.context < 0 || batch > MAX_BATCH)
         return fprintf(stderr, "bench_model: no such kernels, or a number out of range\n"), 2;

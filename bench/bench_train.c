@@ -1,12 +1,12 @@
 /* bench_train - speed of one forward and backward pass beside the peak of multiply-adds, in the
  * same run.
  *
- *   bench_train [--dir DIR] [--fast | --kernels NAME] [--threads N] [--samples N] [--batch N]
+ *   bench_train --dir DIR [--fast | --kernels NAME] [--threads N] [--samples N] [--batch N]
  *               [--length N] [--budget MB] [--lora RANK] [--slice MS]
  *
  * Work: 2 operations for each multiply-add of weights and causal attention forward, 4 backward (2
- * of the weights with LoRA, whose own products are not counted). Medians. The last lines are `name
- * value` pairs. */
+ * of the weights with LoRA, whose own products are not counted). --dir: a model's directory;
+ * CAIRN_SMOLLM2 where it is left out. Medians. The last lines are `name value` pairs. */
 #include "limits.h"
 #include "model_bench.h"
 
@@ -249,7 +249,7 @@ static void run(struct bench *b)
 int main(int argc, char **argv)
 {
     struct bench b = {.samples = 3, .batch = 4, .length = 256, .budget = (size_t)4 << 30};
-    const char *dir = getenv("CAIRN_SMOLLM2") ? getenv("CAIRN_SMOLLM2") : "/tmp/smollm2";
+    const char *dir = getenv("CAIRN_SMOLLM2");
     const char *name = NULL;
     bool fast = false;
     int threads = 0; /* all */
@@ -280,6 +280,8 @@ int main(int argc, char **argv)
         else
             return fprintf(stderr, "bench_train: unknown option %s\n", argv[i]), 2;
     }
+    if (!dir)
+        return fprintf(stderr, "bench_train: no model; give --dir, or set CAIRN_SMOLLM2\n"), 2;
     b.kern = name ? kernels_by_name(name) : kernels_pick(fast);
     if (!b.kern || b.samples < 1 || b.samples > MAX_SAMPLES || b.batch < 1 || b.length < 1)
         return fprintf(stderr, "bench_train: no such kernels, or a number out of range\n"), 2;
