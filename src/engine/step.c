@@ -15,6 +15,7 @@
 #include "engine/score.h"
 #include "generate/grammar.h"
 #include "generate/sampler.h"
+#include "model/forward.h"
 
 struct step *step_new(struct err *e)
 {
@@ -71,8 +72,9 @@ static void sample(struct step *st, struct pick *p, int worker)
         p->no_memory = grammar_run_mask(s->grammar, spec->stop_ids, spec->n_stop_ids, mask, &e) < 0;
         params.mask = mask;
     }
-    p->token = sample_pick(&params, p->full, r->config.vocab, &s->history, s->n_prompt + s->n_new,
-                           spec->tell_drawn ? &p->drawn : NULL, runner_sample_scratch(r, worker));
+    p->token = sample_pick(forward_kernels(r->forward), &params, p->full, r->config.vocab,
+                           &s->history, s->n_prompt + s->n_new, spec->tell_drawn ? &p->drawn : NULL,
+                           runner_sample_scratch(r, worker));
 }
 
 static void pick_one(void *arg, int item, int worker)

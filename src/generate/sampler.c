@@ -27,6 +27,7 @@ struct candidate {
 
 /* Scratch of one call. */
 struct work {
+    const struct kernels *k;
     double *block_sum;      /* [blocks] */
     struct candidate *cand; /* [vocab] */
     float *y;               /* [vocab] */
@@ -139,37 +140,26 @@ static void copy_logits(const struct sample_params *p, const float *logits, int 
         apply_mask(p->mask, vocab, y);
 }
 
-static bool below_infinity(const float *x, int n)
-{
-    int bad = 0;
-
-    for (int i = 0; i < n; i++)
-        bad |= !(x[i] <= FLT_MAX);
-    return !bad;
-}
-
 /* Fills w->y; the maximum and its first index. -1: nothing can be picked. */
 static int adjust_logits(const struct sample_params *p, const float *logits, int vocab,
                          const struct sample_history *h, struct work *w, float *max)
 {
     int at = 0;
 
-    if (!below_infinity(logits, vocab))
+    if (!w->k->below_infinity(logits, vocab))
         return -1;
     copy_logits(p, logits, vocab, w->y);
     if (h && sample_needs_history(p))
         penalise(p, h, w->y);
     for (int i = 0; i < p->n_bias; i++)
         w->y[p->bias[i].token] += p->bias[i].bias;
-    kernels_pick(false)->block_max(w->y, vocab, max, &at);
+    w->k->block_max(w->y, vocab, max, &at);
     return *max > -INFINITY && *max <= FLT_MAX ? at : -1;
 }
 
 /* y -> (y - max) / temperature, and the sum of its exponentials. */
 static void scale(const struct sample_params *p, int vocab, float max, struct work *w)
 {
-    const struct kernels *k = kernels_pick(false);
-
     w->total = 0;
     for (int b = 0; b * BLOCK < vocab; b++) {
         float *y = w->y + (ptrdiff_t)b * BLOCK;
@@ -177,7 +167,7 @@ static void scale(const struct sample_params *p, int vocab, float max, struct wo
 
         for (int i = 0; i < n; i++)
             y[i] = (y[i] - max) / p->temperature;
-        w->block_sum[b] = (double)k->block_sum_exp(y, n, 0);
+        w->block_sum[b] = (double)w->k->block_sum_exp(y, n, 0);
         if (w->block_sum[b] < NO_BLOCK_WEIGHT)
             w->block_sum[b] = 0;
         w->total += w->block_sum[b];
@@ -384,11 +374,11 @@ static int32_t draw_from_some(const struct work *w, const struct sample_params *
     return token;
 }
 
-int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
-                    const struct sample_history *h, int64_t position, struct sample_drawn *drawn,
-                    void *scratch)
+int32_t sample_pick(const struct kernels *k, const struct sample_params *p, const float *logits,
+                    int vocab, const struct sample_history *h, int64_t position,
+                    struct sample_drawn *drawn, void *scratch)
 {
-    struct work w = {.block_sum = scratch};
+    struct work w = {.k = k, .block_sum = scratch};
     float max;
     int best;
     double u;

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 struct err;
+struct kernels;
 struct logits_row;
 
 struct sample_bias {
@@ -70,7 +71,7 @@ size_t sample_scratch_bytes(int vocab);
 /* The token. logits [vocab] are read only. `position` is that of the new token in its sequence. h
  * may be NULL when no history is needed. -1: no token is possible (a NaN or +inf among the logits,
  * or everything forbidden). drawn: NULL, or filled in. */
-int32_t sample_pick(const struct sample_params *p, const float *logits, int vocab,
-                    const struct sample_history *h, int64_t position, struct sample_drawn *drawn,
-                    void *scratch);
+int32_t sample_pick(const struct kernels *k, const struct sample_params *p, const float *logits,
+                    int vocab, const struct sample_history *h, int64_t position,
+                    struct sample_drawn *drawn, void *scratch);
 #endif

@@ -124,6 +124,8 @@ struct kernels {
      * and sum of exp((x - max)) in 16 lanes and the canonical tree. */
     void (*block_max)(const float *x, int n, float *max, int *argmax);
     float (*block_sum_exp)(const float *x, int n, float max);
+    /* Whether every element is below +infinity, -infinity included; a NaN is not. */
+    bool (*below_infinity)(const float *x, int n);
 };
 
 /* Bytes of one row as a product with w reads it prepared; 0: it reads x itself. */

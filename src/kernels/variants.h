@@ -32,6 +32,7 @@ typedef void kv_store_fn(float *k_page, float *v_page, int slot, const float *k,
                          int head_dim);
 typedef void block_max_fn(const float *x, int n, float *max, int *argmax);
 typedef float block_sum_exp_fn(const float *x, int n, float max);
+typedef bool below_infinity_fn(const float *x, int n);
 typedef size_t linear_x_bytes_fn(int m, int k);
 typedef void linear_x_prepare_fn(void *px, const float *x, int ldx, int m0, int m1, int k);
 
@@ -46,6 +47,7 @@ to_f32_fn to_f32_ref;
 kv_store_fn kv_store;
 block_max_fn block_max_ref;
 block_sum_exp_fn block_sum_exp_ref;
+below_infinity_fn below_infinity_ref;
 
 /* Exact numerics read x itself. */
 linear_x_bytes_fn linear_x_none, linear_x_bf16_bytes;

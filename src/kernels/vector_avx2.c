@@ -26,4 +26,5 @@ const struct kernels kernels_avx2 = {
     .short_conv = short_conv,
     .block_max = block_max,
     .block_sum_exp = block_sum_exp,
+    .below_infinity = below_infinity,
 };

@@ -26,6 +26,7 @@ const struct kernels kernels_avx512 = {
     .short_conv = short_conv,
     .block_max = block_max,
     .block_sum_exp = block_sum_exp,
+    .below_infinity = below_infinity,
 };
 
 /* Only linear() differs. */
@@ -46,4 +47,5 @@ const struct kernels kernels_bf16 = {
     .short_conv = short_conv,
     .block_max = block_max,
     .block_sum_exp = block_sum_exp,
+    .below_infinity = below_infinity,
 };

@@ -1,6 +1,7 @@
 /* kernels/vector_body.h - the small kernels, written once against v16.h. Included by vector_avx2.c
  * and vector_avx512.c, which put these static functions into their tables. The bits are those of
  * vector_ref.c and short_conv_ref.c. */
+#include <float.h>
 #include <math.h>
 
 static void rmsnorm(float *y, int ldy, const float *x, int ldx, const void *w,
@@ -99,6 +100,17 @@ static float block_sum_exp(const float *x, int n, float max)
         lanes = v16_add(lanes, v16_select(v16_first(n - i), e, v16_set(0)));
     }
     return v16_sum(lanes);
+}
+
+/* Zero times an element is zero, or NaN where it is NaN or infinite; -infinity is made finite first
+ * (v16_max takes its second operand where one is NaN). */
+static bool below_infinity(const float *x, int n)
+{
+    v16 sum = v16_set(0);
+
+    for (int i = 0; i < n; i += LANES)
+        sum = v16_fma(v16_max(v16_set(-FLT_MAX), v16_load_n(x + i, n - i)), v16_set(0), sum);
+    return v16_sum(sum) == 0;
 }
 
 /* ---- short convolution: 16 channels at a time, one tap after the other ---- */

@@ -1,4 +1,5 @@
 /* The definitions of everything but linear() and attention(), one element at a time. */
+#include <float.h>
 #include <math.h>
 
 #include "kernels/exp.h"
@@ -110,6 +111,14 @@ float block_sum_exp_ref(const float *x, int n, float max)
     return lanes_sum(lane);
 }
 
+bool below_infinity_ref(const float *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!(x[i] <= FLT_MAX))
+            return false;
+    return true;
+}
+
 const struct kernels kernels_ref = {
     .name = "ref",
     .numerics = "exact-1",
@@ -127,6 +136,7 @@ const struct kernels kernels_ref = {
     .short_conv = short_conv_ref,
     .block_max = block_max_ref,
     .block_sum_exp = block_sum_exp_ref,
+    .below_infinity = below_infinity_ref,
 };
 
 const struct kernels kernels_bf16_ref = {
@@ -146,4 +156,5 @@ const struct kernels kernels_bf16_ref = {
     .short_conv = short_conv_ref,
     .block_max = block_max_ref,
     .block_sum_exp = block_sum_exp_ref,
+    .below_infinity = below_infinity_ref,
 };

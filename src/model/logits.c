@@ -3,7 +3,6 @@
  * then adds s (B (A x)) to its rows. */
 #include "model/logits.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,21 +131,12 @@ static int insert_top(struct logits_top *top, int have, int n, int32_t token, fl
     return have < n ? have + 1 : n;
 }
 
-static bool all_below_infinity(const float *x, int n)
-{
-    int bad = 0;
-
-    for (int i = 0; i < n; i++)
-        bad |= !(x[i] <= FLT_MAX);
-    return !bad;
-}
-
 static void reduce_row(const struct kernels *k, const float *x, int first, int n,
                        struct logits_row *row, struct part *part, struct logits_top *top)
 {
     int at = 0;
 
-    part->finite = all_below_infinity(x, n);
+    part->finite = k->below_infinity(x, n);
     part->max = -INFINITY;
     part->sum = 0;
     part->n_top = 0;

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "generate/sampler.h"
+#include "kernels/kernels.h"
 
 static const struct sample_params plain = {
     .temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 42};
@@ -22,7 +23,7 @@ static int32_t pick_at(const struct sample_params *p, const float *logits, int v
     int32_t token;
 
     assert_non_null(scratch);
-    token = sample_pick(p, logits, vocab, h, position, NULL, scratch);
+    token = sample_pick(kernels_pick(false), p, logits, vocab, h, position, NULL, scratch);
     free(scratch);
     return token;
 }
@@ -374,7 +375,7 @@ static struct sample_drawn drawn_from(const struct sample_params *p, const float
     struct sample_drawn d = {0};
 
     assert_non_null(scratch);
-    *token = sample_pick(p, logits, vocab, NULL, 0, &d, scratch);
+    *token = sample_pick(kernels_pick(false), p, logits, vocab, NULL, 0, &d, scratch);
     assert_int_equal(*token, pick(p, logits, vocab)); /* asking changes nothing */
     free(scratch);
     return d;

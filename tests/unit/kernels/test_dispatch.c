@@ -44,7 +44,7 @@ static void no_table_has_a_hole(void **state)
         assert_true(t->name && t->numerics && t->linear_x_bytes && t->linear_x_prepare);
         assert_true(t->linear && t->rmsnorm && t->rope && t->swiglu && t->add && t->to_f32);
         assert_true(t->kv_store && t->attention && t->attention_scratch && t->short_conv);
-        assert_true(t->block_max && t->block_sum_exp);
+        assert_true(t->block_max && t->block_sum_exp && t->below_infinity);
     }
 }
 

@@ -1,3 +1,5 @@
+#include <float.h>
+
 #include "kern_test.h"
 
 static const float special[] = {INFINITY,  -INFINITY, NAN,    0.0f,   -0.0f, 0x1p-149f, -0x1p-140f,
@@ -251,6 +253,29 @@ static void the_first_of_equal_maxima_wins_and_nan_never_does(void **state)
     }
 }
 
+static void one_nan_or_infinity_anywhere_is_found_and_minus_infinity_is_none(void **state)
+{
+    enum { MAX = 70 };
+    static const float bad[] = {NAN, -NAN, INFINITY};
+    static const float good[] = {-INFINITY, FLT_MAX, -FLT_MAX, FLT_MIN / 2, -0.0f};
+    float x[MAX];
+
+    (void)state;
+    FOR_EACH_VARIANT(t)
+    for (int n = 1; n <= MAX; n++) {
+        for (int i = 0; i < MAX; i++)
+            x[i] = i < n ? good[i % 5] : NAN;
+        assert_true(t->below_infinity(x, n));
+        for (int at = 0; at < n; at++) {
+            float was = x[at];
+
+            x[at] = bad[(at + n) % 3];
+            assert_false(t->below_infinity(x, n));
+            x[at] = was;
+        }
+    }
+}
+
 /* One call of many rows, or many calls that hand the state on: the same bits, channel range by
  * range. */
 static void short_conv_has_the_bits_of_the_reference_in_any_cut(void **state)
@@ -323,6 +348,7 @@ int main(void)
         cmocka_unit_test(parts_of_any_length_widen),
         cmocka_unit_test(softmax_parts_have_the_bits_of_the_reference),
         cmocka_unit_test(the_first_of_equal_maxima_wins_and_nan_never_does),
+        cmocka_unit_test(one_nan_or_infinity_anywhere_is_found_and_minus_infinity_is_none),
         cmocka_unit_test(short_conv_has_the_bits_of_the_reference_in_any_cut),
         cmocka_unit_test(short_conv_follows_its_formula),
     };
