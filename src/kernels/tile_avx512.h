@@ -247,32 +247,48 @@ static int rows_in_cache(const struct linear_job *b)
     return rows < 4 * TILE_ROWS ? 4 * TILE_ROWS : rows > INT16_MAX ? INT16_MAX : (int)rows;
 }
 
+/* How a block of rows of x is cut into tiles, and what each of them asks for. */
+struct cut {
+    int n, rows, larger; /* tiles of so many rows; the first `larger` have one more */
+    int steps;           /* lines of a row of W, for all groups */
+    int lines;           /* of its own block that a tile asks for at each of them */
+};
+
+static struct cut cut_rows(const struct linear_job *b, int rows)
+{
+    struct cut c = {.n = (rows + TILE_ROWS - 1) / TILE_ROWS};
+
+    c.rows = rows / c.n;
+    c.larger = rows % c.n;
+    c.steps = b->w->k * (int)kern_dtype_bytes(b->w->dtype) / LINE * GROUPS;
+    c.lines = (TILE_OUT + c.n - 1) / c.n;
+    return c;
+}
+
 /* Every tile of a block asks for a part of what `ahead` bytes on follows the block's rows of W: one
  * that asked for all of it would outrun memory, and the others would leave it idle. */
-static struct fetch fetch_of(const struct linear_job *b, int tile, int tiles, int j, size_t ahead)
+static struct fetch fetch_of(const struct linear_job *b, const struct cut *c, int tile, int j,
+                             size_t ahead)
 {
-    size_t size = kern_dtype_bytes(b->w->dtype);
-    int steps = b->w->k * (int)size / LINE * GROUPS, lines = (TILE_OUT + tiles - 1) / tiles;
     struct fetch f = {0};
 
-    if (tile * lines < TILE_OUT) {
-        f.lines = lines;
-        f.at = weight_row(b, j, size) + ahead + (size_t)(tile * lines) * (size_t)steps * LINE;
+    if (tile * c->lines < TILE_OUT) {
+        f.lines = c->lines;
+        f.at = weight_row(b, j, kern_dtype_bytes(b->w->dtype)) + ahead +
+               (size_t)(tile * c->lines) * (size_t)c->steps * LINE;
     }
     if (tile > 0 && b->later)
-        f.later = later_lines(b->later, steps, &f.n_later);
+        f.later = later_lines(b->later, c->steps, &f.n_later);
     return f;
 }
 
-/* Rows [row0, row1) of x times GROUPS tiles of outputs from j on. */
-static void linear_block(const struct linear_job *b, const struct tiles *t, int row0, int row1,
-                         int j, size_t ahead)
+/* The rows of a cut from `row` on times GROUPS tiles of outputs from j on. */
+static void linear_block(const struct linear_job *b, const struct tiles *t, const struct cut *c,
+                         int row, int j, size_t ahead)
 {
-    int n = (row1 - row0 + TILE_ROWS - 1) / TILE_ROWS;
-
-    for (int row = row0, i = 0, R; row < row1; row += R, i++) {
-        R = tile_rows(row1 - row, TILE_ROWS);
-        t->rows[R - 1](b, row, j, fetch_of(b, i, n, j, ahead));
+    for (int i = 0, R; i < c->n; i++, row += R) {
+        R = i < c->larger ? c->rows + 1 : c->rows;
+        t->rows[R - 1](b, row, j, fetch_of(b, c, i, j, ahead));
     }
 }
 
@@ -283,13 +299,13 @@ static void linear_rows(const struct linear_job *b, const struct tiles *t, int n
     int block = rows_in_cache(b);
 
     for (int row = 0; row < b->m; row += block) {
+        struct cut c = cut_rows(b, b->m - row < block ? b->m - row : block);
         const void *after = b->m - row > block ? weight_row(b, n0, kern_dtype_bytes(b->w->dtype))
                             : b->later         ? b->later->after
                                                : NULL;
 
         for (int j = n0; j < b->n1; j += GROUPS * TILE_OUT)
-            linear_block(b, t, row, b->m - row < block ? b->m : row + block, j,
-                         prefetch_from(b, j, row_bytes, ahead, after));
+            linear_block(b, t, &c, row, j, prefetch_from(b, j, row_bytes, ahead, after));
     }
 }
 
