@@ -6,8 +6,8 @@
  * decode_<B>: B sequences, one token each, greedy, logits included; tokens a second, weight bytes
  * read a second, and their share of the read bandwidth measured just before each sample.
  * prefill_512: one prompt, last logits; tokens a second and the share of the peak of multiply-adds.
- * --dir: a model's directory; CAIRN_SMOLLM2
- * where it is left out. Medians. The last lines are `name value` pairs. */
+ * --dir: a model's directory; CAIRN_SMOLLM2 where it is left out. Medians. The last lines are
+ * `name value` pairs. */
 #include "limits.h"
 #include "model_bench.h"
 

@@ -5,8 +5,7 @@
 /* A hook of jansson takes no argument that could lead to a struct of ours. */
 static _Thread_local struct {
     bool noted;
-    void
-        *aside; /* one block of the allocator, given back to it when it has nothing else; or NULL */
+    void *aside; /* given back to the allocator when it has nothing else; or NULL */
     size_t bytes;
 } memory;
 

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/pool.h"
+#include "base/stopping.h"
 #include "engine/engine.h"
 #include "service/load_op.h"
 #include "service/service.h"
@@ -30,7 +31,7 @@ static int place_block(void *arg, const void *bytes, size_t offset, size_t n, st
 {
     const struct second_pass *p = arg;
 
-    if (service_go_on(&p->s->stopping, e) < 0)
+    if (stopping_check(&p->s->stopping, e) < 0)
         return -1;
     weights_place(p->to, p->index, offset, bytes, n);
     if (p->limit >= 0 && (int64_t)(offset + n) >= p->limit)

@@ -91,11 +91,6 @@ void service_stop_loads(struct service *s)
     atomic_store(&s->stopping, true);
 }
 
-int service_go_on(const atomic_bool *stop, struct err *e)
-{
-    return stop && atomic_load(stop) ? err_set(e, ERR_CANCELLED, "the server is being stopped") : 0;
-}
-
 void service_stop(struct service *s)
 {
     if (!s)

@@ -82,8 +82,6 @@ struct service *service_open(const struct service_parts *parts, struct err *e);
 /* Loads that are reading end soon, without a change: for a stop that comes while the first model
  * is loaded. Any thread. */
 void service_stop_loads(struct service *s);
-/* 0, or -1 with ERR_CANCELLED once *stop (of a service: stopping) is true. NULL: never. */
-int service_go_on(const atomic_bool *stop, struct err *e);
 /* The same, and whoever waits for something inside the service is answered soon: before the server
  * that carries the calls is stopped. NULL is allowed. */
 void service_stop(struct service *s);

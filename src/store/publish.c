@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/fs.h"
+#include "base/stopping.h"
 #include "store/leftovers.h"
 #include "store/stream.h"
 
@@ -141,17 +142,12 @@ static void tell(const struct job *j, enum publish_stage stage, int64_t done)
         j->req->progress(j->req->progress_arg, stage, done, j->bytes);
 }
 
-static int go_on(const struct job *j, struct err *e)
-{
-    return j->req->stop && atomic_load(j->req->stop)
-               ? err_set(e, ERR_CANCELLED, "the server is being stopped")
-               : 0;
-}
-
 static int tell_block(void *arg, int64_t done, struct err *e)
 {
-    tell(arg, PUBLISH_WEIGHTS, done);
-    return go_on(arg, e);
+    const struct job *j = arg;
+
+    tell(j, PUBLISH_WEIGHTS, done);
+    return stopping_check(j->req->stop, e);
 }
 
 static void add_stream(struct job *j, const char *name, const struct ckpt_source *source,
@@ -281,7 +277,7 @@ const char *publish_stage_name(enum publish_stage s)
 static int run_stage(struct job *j, enum publish_stage s, struct err *e)
 {
     tell(j, s, 0);
-    if (s <= PUBLISH_RENAME && go_on(j, e) < 0)
+    if (s <= PUBLISH_RENAME && stopping_check(j->req->stop, e) < 0)
         return -1;
     if (faults_take(j->req->faults, stages[s].name)) {
         errno = EIO;

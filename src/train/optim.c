@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/stopping.h"
 #include "tensor/tensor.h"
 #include "tensor/weights.h"
 
@@ -203,9 +204,7 @@ static int read_part(int fd, char *to, size_t bytes, int64_t at, const atomic_bo
 
     for (size_t n; bytes > 0; bytes -= n, to += n, at += (int64_t)n) {
         n = bytes < READ_BYTES ? bytes : READ_BYTES;
-        if (stop && atomic_load(stop))
-            return err_set(e, ERR_CANCELLED, "the reading was cut short");
-        if (fs_read_at(fd, to, n, at, e) < 0)
+        if (stopping_check(stop, e) < 0 || fs_read_at(fd, to, n, at, e) < 0)
             return -1;
     }
     return 0;

@@ -14,6 +14,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/stopping.h"
 #include "model/adapter.h"
 #include "service/service.h"
 #include "service/weaver/impl.h"
@@ -56,7 +57,7 @@ const char *ckpt_record_sha(const json_t *record, const char *file)
 static int block_hashed(void *arg, const void *bytes, size_t offset, size_t n, struct err *e)
 {
     (void)bytes, (void)offset, (void)n;
-    return service_go_on(arg, e);
+    return stopping_check(arg, e);
 }
 
 int ckpt_files_verify(int dir_fd, const json_t *record, const char *file, const atomic_bool *stop,

@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/stopping.h"
 #include "engine/companions.h"
 #include "engine/image.h"
 #include "model/adapter.h"
@@ -143,7 +144,7 @@ static int read_merged(void *arg, void *to, size_t offset, size_t n, struct err 
 {
     const struct merged_source *s = arg;
 
-    if (service_go_on(s->stop, e) < 0)
+    if (stopping_check(s->stop, e) < 0)
         return -1;
     memcpy(to, s->merged->weights->base + offset, n);
     return 0;

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/stopping.h"
 #include "engine/companions.h"
 #include "engine/image.h"
 #include "model/adapter_make.h"
@@ -103,7 +104,7 @@ static int add_module(struct weights *w, const char *module, const struct lora *
     if (!sum)
         return err_nomem(e);
     row_bytes = (size_t)l->a.k * dtype_bytes(t->dtype);
-    for (int o = 0; o < l->b.n && (rc = service_go_on(stop, e)) == 0; o++)
+    for (int o = 0; o < l->b.n && (rc = stopping_check(stop, e)) == 0; o++)
         add_row((char *)weights_data(w, t) + (size_t)o * row_bytes, t->dtype, l, o, sum);
     free(sum);
     return rc;
